@@ -1,0 +1,134 @@
+r"""The exponential of a constant 3x3 matrix in closed form, as a function of one parameter.
+
+$\exp(\theta A) = \sum_k \theta^{p_k} e^{a_k\theta} \cos(b_k\theta)\, C_k$ (or sine), where $a_k + i b_k$ are the
+eigenvalues of $A$. The terms are found once, in float64; evaluating them needs only elementary functions, so it is
+exact at theta = 0, differentiable, works in every floating dtype and can be exported.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Matrix3 = tuple[tuple[float, float, float], tuple[float, float, float], tuple[float, float, float]]
+Array = NDArray[np.complex128]
+
+_SAME_EIGENVALUE = 1e-5  # relative to the largest entry; LAPACK splits a defective pair by about 1e-8
+_VERIFIED = 1e-10
+
+
+@dataclass(frozen=True)
+class Term:
+    r"""$\theta^{p} e^{a\theta}\cos(b\theta)\,C$, or with sine."""
+
+    coefficients: Matrix3
+    power: int = 0
+    rate: float = 0.0
+    frequency: float = 0.0
+    sine: bool = False
+
+    def value(self, theta: Tensor) -> Tensor:
+        """The scalar factor at theta `(...)`; an overflowing exponential saturates at the largest finite number."""
+        result = torch.ones_like(theta)
+        if self.power:
+            result = theta if self.power == 1 else theta * theta / 2
+        if self.rate:
+            limit = 0.99 * math.log(torch.finfo(theta.dtype).max)
+            result = result * torch.exp((self.rate * theta).clamp(-limit, limit))
+        if self.frequency:
+            angle = self.frequency * theta
+            result = result * (torch.sin(angle) if self.sine else torch.cos(angle))
+        return result
+
+
+def terms(generator: Matrix3) -> tuple[Term, ...]:
+    """The terms of the exponential of theta times `generator`; their sum is checked against the power series."""
+    a = np.array(generator, dtype=np.complex128)
+    scale = float(np.abs(a).max())
+    found: list[Term] = []
+    for eigenvalue, projections in _spectrum(a, scale):
+        if eigenvalue.imag < 0:  # the conjugate of another eigenvalue, counted with it
+            continue
+        for power, projection in enumerate(projections):
+            found += _real_terms(eigenvalue, power, projection, scale)
+    result = tuple(found)
+    for theta in (-1.0 / scale, 1.0 / scale):
+        expected = torch.linalg.matrix_exp(torch.tensor(a.real) * theta)
+        error = (evaluate(result, torch.tensor(theta, dtype=torch.float64)) - expected).abs().max().item()
+        if not error < _VERIFIED:
+            raise ValueError(
+                f"generator {a.real.tolist()} has eigenvalues too close to tell apart (its exponential is off by "
+                f"{error:.1e}); make them equal or move them apart"
+            )
+    return result
+
+
+def evaluate(terms: tuple[Term, ...], theta: Tensor) -> Tensor:
+    """The sum of `terms` at theta `(...)`, as `(..., 3, 3)`."""
+    values = [(term.coefficients, term.value(theta)) for term in terms]
+    zero = torch.zeros_like(theta)
+    entries = []
+    for i in range(3):
+        for j in range(3):
+            parts = [value if c[i][j] == 1 else c[i][j] * value for c, value in values if c[i][j] != 0]
+            entries.append(sum(parts[1:], parts[0]) if parts else zero)
+    return torch.stack(entries, -1).reshape(*theta.shape, 3, 3)
+
+
+def period(terms: tuple[Term, ...]) -> float | None:
+    """The smallest positive theta at which the transformation of the plane is the identity, or None."""
+    rates = {term.rate for term in terms}
+    frequencies = {abs(term.frequency) for term in terms} - {0.0}
+    if len(rates) > 1 or len(frequencies) != 1 or any(term.power for term in terms):
+        return None
+    return 2 * math.pi / frequencies.pop()
+
+
+def _spectrum(a: Array, scale: float) -> list[tuple[complex, list[Array]]]:
+    """Each eigenvalue l with matrices C_0, C_1, ... such that exp(ta) sums t^p / p! e^(tl) C_p over both."""
+    identity = np.eye(3, dtype=np.complex128)
+    eigenvalues = [complex(value) for value in np.linalg.eigvals(a)]
+    clusters: list[list[complex]] = []
+    for value in eigenvalues:
+        home = next((c for c in clusters if any(abs(value - other) < _SAME_EIGENVALUE * scale for other in c)), None)
+        if home is None:
+            clusters.append([value])
+        else:
+            home.append(value)
+    means = [complex(np.round(np.mean(cluster) / scale, 15)) * scale for cluster in clusters]
+    if len(clusters) == 1:
+        shifted = a - means[0] * identity
+        return [(means[0], [identity, shifted, shifted @ shifted])]
+    if len(clusters) == 2:
+        (double, single) = means if len(clusters[0]) == 2 else means[::-1]
+        shifted = a - double * identity
+        onto_single = shifted @ shifted / (single - double) ** 2
+        onto_double = identity - onto_single
+        return [(single, [onto_single]), (double, [onto_double, shifted @ onto_double])]
+    spectrum = []
+    for k, value in enumerate(means):
+        first, second = (means[j] for j in range(3) if j != k)
+        projection = (a - first * identity) @ (a - second * identity) / ((value - first) * (value - second))
+        spectrum.append((value, [projection]))
+    return spectrum
+
+
+def _real_terms(eigenvalue: complex, power: int, projection: Array, scale: float) -> list[Term]:
+    """The real form of one complex term; a complex eigenvalue stands for its conjugate too."""
+    rate, frequency = eigenvalue.real, eigenvalue.imag
+    pair = 2.0 if frequency else 1.0
+    parts = (
+        [(pair * projection.real, False), (-pair * projection.imag, True)] if frequency else [(projection.real, False)]
+    )
+    size = scale**power
+    cleaned = [(np.round(part / size, 15) * size + 0.0, sine) for part, sine in parts]
+    return [
+        Term(tuple(map(tuple, part.tolist())), power, rate, frequency, sine)  # type: ignore[arg-type]
+        for part, sine in cleaned
+        if part.any()
+    ]

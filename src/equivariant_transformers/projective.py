@@ -1,0 +1,65 @@
+"""Homogeneous 3x3 matrices acting on points of the plane, in closed form."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def away_from_zero(value: Tensor) -> Tensor:
+    """`value`, with magnitudes below the dtype's epsilon raised to it (sign kept, gradient zero there)."""
+    eps = torch.finfo(value.dtype).eps
+    floor = torch.where(value < 0, -eps, eps).to(value.dtype)
+    return torch.where(value.abs() < eps, floor, value)
+
+
+def homogeneous(matrix: Tensor, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The homogeneous coordinates (X, Y, W) of `matrix` applied to `points`, each of shape `(...)`.
+
+    `matrix` is `(..., 3, 3)` and `points` `(..., 2)`; the leading shapes broadcast.
+    """
+    x, y = points.unbind(-1)
+    m = matrix.flatten(-2)
+    return (
+        m[..., 0] * x + m[..., 1] * y + m[..., 2],
+        m[..., 3] * x + m[..., 4] * y + m[..., 5],
+        m[..., 6] * x + m[..., 7] * y + m[..., 8],
+    )
+
+
+def apply(matrix: Tensor, points: Tensor) -> Tensor:
+    """`matrix` applied to `points`: `(..., 3, 3)` and `(..., 2)` give `(..., 2)`.
+
+    A point that is sent to infinity lands very far away instead: the result is always finite.
+
+    >>> apply(torch.tensor([[1.0, 0, 0.5], [0, 1, 0], [0, 0, 1]]), torch.tensor([1.0, 2.0]))
+    tensor([1.5000, 2.0000])
+    """
+    x, y, w = homogeneous(matrix, points)
+    return torch.stack((x, y), -1) / away_from_zero(w)[..., None]
+
+
+def adjugate(matrix: Tensor) -> Tensor:
+    """The transposed cofactors of `matrix` `(..., 3, 3)`: its inverse times its determinant."""
+    a, b, c, d, e, f, g, h, i = matrix.flatten(-2).unbind(-1)
+    cofactors = (
+        *(e * i - f * h, c * h - b * i, b * f - c * e),
+        *(f * g - d * i, a * i - c * g, c * d - a * f),
+        *(d * h - e * g, b * g - a * h, a * e - b * d),
+    )
+    return torch.stack(cofactors, -1).reshape(matrix.shape)
+
+
+def determinant(matrix: Tensor) -> Tensor:
+    """The determinant of `matrix` `(..., 3, 3)`."""
+    a, b, c, d, e, f, g, h, i = matrix.flatten(-2).unbind(-1)
+    return a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g)
+
+
+def inverse(matrix: Tensor) -> Tensor:
+    """The inverse of `matrix` `(..., 3, 3)`: cofactors over determinant, no factorisation.
+
+    >>> inverse(torch.tensor([[2.0, 0, 0], [0, 4, 0], [0, 0, 1]])).diagonal()
+    tensor([0.5000, 0.2500, 1.0000])
+    """
+    return adjugate(matrix) / determinant(matrix)[..., None, None]
