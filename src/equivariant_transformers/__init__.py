@@ -7,6 +7,7 @@ torch.Size([3, 3])
 
 from equivariant_transformers.charts import CHARTS, Chart, chart
 from equivariant_transformers.groups import GROUPS, RADIAL_LENS, Group, group
+from equivariant_transformers.warp import Warp
 
 __all__ = [
     "CHARTS",
@@ -14,6 +15,7 @@ __all__ = [
     "RADIAL_LENS",
     "Chart",
     "Group",
+    "Warp",
     "chart",
     "group",
 ]

@@ -1,7 +1,7 @@
 r"""Canonical coordinates: in the chart of a group, its transformations are translations.
 
-$\rho(T_\theta x) = \rho(x) + \theta e_1$ (equation 1 of the paper). `CHARTS` holds the paper's table: one chart for each
-of the eleven groups, and one for each pair of groups that commute. `derive` builds charts for other groups.
+$\rho(T_\theta x) = \rho(x) + \theta e_1$ (equation 1 of the paper). `CHARTS` holds the paper's table: one chart for
+each of the eleven groups, and one for each pair of groups that commute. `derive` builds charts for other groups.
 """
 
 from __future__ import annotations

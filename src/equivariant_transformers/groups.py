@@ -128,7 +128,7 @@ class Group:
             return velocity
         assert self.generator is not None
         generator = torch.tensor(self.generator, dtype=points.dtype, device=points.device)
-        x, y, w = projective.homogeneous(generator, points)
+        x, y, w = projective.homogeneous(generator, *points.unbind(-1))
         return torch.stack((x, y), -1) - points * w[..., None]
 
     def compose(self, a: Tensor, b: Tensor) -> Tensor:

@@ -13,17 +13,17 @@ def away_from_zero(value: Tensor) -> Tensor:
     return torch.where(value.abs() < eps, floor, value)
 
 
-def homogeneous(matrix: Tensor, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The homogeneous coordinates (X, Y, W) of `matrix` applied to `points`, each of shape `(...)`.
+def homogeneous(matrix: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The homogeneous coordinates (X, Y, W) of `matrix` `(..., 3, 3)` applied to points (x, y).
 
-    `matrix` is `(..., 3, 3)` and `points` `(..., 2)`; the leading shapes broadcast.
+    All leading shapes broadcast. The y part is summed first: on a pixel grid, with x `(1, W)` and y `(H, 1)`, only one
+    addition for each of the three results has the full size.
     """
-    x, y = points.unbind(-1)
     m = matrix.flatten(-2)
     return (
-        m[..., 0] * x + m[..., 1] * y + m[..., 2],
-        m[..., 3] * x + m[..., 4] * y + m[..., 5],
-        m[..., 6] * x + m[..., 7] * y + m[..., 8],
+        m[..., 0] * x + (m[..., 1] * y + m[..., 2]),
+        m[..., 3] * x + (m[..., 4] * y + m[..., 5]),
+        m[..., 6] * x + (m[..., 7] * y + m[..., 8]),
     )
 
 
@@ -35,7 +35,7 @@ def apply(matrix: Tensor, points: Tensor) -> Tensor:
     >>> apply(torch.tensor([[1.0, 0, 0.5], [0, 1, 0], [0, 0, 1]]), torch.tensor([1.0, 2.0]))
     tensor([1.5000, 2.0000])
     """
-    x, y, w = homogeneous(matrix, points)
+    x, y, w = homogeneous(matrix, *points.unbind(-1))
     return torch.stack((x, y), -1) / away_from_zero(w)[..., None]
 
 

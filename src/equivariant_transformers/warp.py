@@ -1,0 +1,237 @@
+"""Lazy maps of the plane.
+
+The plane spans [-1, 1] x [-1, 1] over the image, x to the right and y down, pixel centres at its corners. A warp maps
+points of the *output* frame to points of the *input* frame, so that `warp.image(images)` is images composed with it and
+`warp.points(points)` takes what was found in the output back to the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from equivariant_transformers import projective
+from equivariant_transformers.resampling import Sampling, check_images, pixel_centres, resample
+
+Flow = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class FlowStep:
+    """A step of a warp that no matrix gives: `flow(theta, points)` with theta `(B,)` or `()`."""
+
+    flow: Flow
+    theta: Tensor
+
+    def inverse(self) -> FlowStep:
+        return FlowStep(self.flow, -self.theta)
+
+
+@dataclass(frozen=True, eq=False)
+class Warp:
+    """A batched, lazy, invertible map of the plane.
+
+    Warps compose with `@`, as maps of points: `(a @ b).points(p) == a.points(b.points(p))`. Neighbouring matrices are
+    multiplied, so a chain of projective warps is one 3x3 matrix an image. Nothing is resampled before an image, a mask
+    or a restored map is asked for, and then once.
+
+    >>> turn = Warp.projective(torch.tensor([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]]))
+    >>> turn.image(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]))
+    tensor([[[[2., 4.],
+              [1., 3.]]]])
+    >>> (turn @ turn).points(torch.tensor([1.0, 0.0]))
+    tensor([-1., 0.])
+    """
+
+    steps: tuple[Tensor | FlowStep, ...] = ()
+    """Matrices `(B, 3, 3)` or `(3, 3)` and flow steps; the last one is applied to a point first."""
+
+    @staticmethod
+    def identity() -> Warp:
+        """The warp that changes nothing."""
+        return Warp()
+
+    @staticmethod
+    def projective(matrix: Tensor) -> Warp:
+        """The warp of homogeneous matrices `(B, 3, 3)`, or of one `(3, 3)` for any batch.
+
+        The sign of a matrix matters: points that it gives a third coordinate w <= 0 lie beyond the horizon.
+        """
+        if not isinstance(matrix, Tensor) or matrix.shape[-2:] != (3, 3) or matrix.ndim not in (2, 3):
+            given = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
+            raise ValueError(f"a projective warp takes matrices of shape (B, 3, 3) or (3, 3), got {given}")
+        matrix = _at_least_float32(matrix)
+        if not torch.compiler.is_compiling():
+            _check_invertible(matrix.detach())
+        return Warp((matrix,))
+
+    @staticmethod
+    def flow(flow: Flow, theta: Tensor) -> Warp:
+        """The warp of a one-parameter flow `(theta, points) -> points` at theta `(B,)` or `()`."""
+        if theta.ndim > 1:
+            raise ValueError(f"theta of a flow has shape (B,) or (), got {tuple(theta.shape)}")
+        return Warp((FlowStep(flow, _at_least_float32(theta)),))
+
+    @property
+    def matrix(self) -> Tensor:
+        """The homogeneous matrix `(B, 3, 3)` or `(3, 3)` of a projective warp."""
+        if not self.steps:
+            return torch.eye(3)
+        if len(self.steps) == 1 and isinstance(self.steps[0], Tensor):
+            return self.steps[0]
+        raise TypeError("this warp contains a flow that no matrix gives; use points() or image()")
+
+    def __matmul__(self, other: Warp) -> Warp:
+        steps = list(self.steps)
+        for step in other.steps:
+            last = steps[-1] if steps else None
+            if isinstance(step, Tensor) and isinstance(last, Tensor):
+                dtype = torch.promote_types(step.dtype, last.dtype)
+                steps[-1] = last.to(dtype) @ step.to(dtype)
+            else:
+                steps.append(step)
+        return Warp(tuple(steps))
+
+    def inverse(self) -> Warp:
+        """The warp that undoes this one."""
+        undone = [projective.inverse(step) if isinstance(step, Tensor) else step.inverse() for step in self.steps]
+        return Warp(tuple(reversed(undone)))
+
+    def points(self, points: Tensor) -> Tensor:
+        """Points `(B, ..., 2)` of the output frame, as points of the input frame.
+
+        Beyond the horizon (see `visible`) there is no such point, and the value is of no use.
+        """
+        x, y, _ = self._map(*points.unbind(-1))
+        return torch.stack((x, y), -1)
+
+    def visible(self, points: Tensor) -> Tensor:
+        """Which of `points` `(B, ..., 2)` lie in front of the horizon, as booleans `(B, ...)`."""
+        return self._map(*points.unbind(-1))[2].expand(points.shape[:-1])
+
+    def boxes(self, boxes: Tensor) -> Tensor:
+        """The axis-aligned hulls in the input frame of `boxes` `(B, ..., 4)` as (left, top, right, bottom).
+
+        The hull of a box that reaches the horizon is the whole plane: (-inf, -inf, inf, inf).
+        """
+        left, top, right, bottom = boxes.unbind(-1)
+        corners = torch.stack((left, top, right, top, right, bottom, left, bottom), -1).reshape(*boxes.shape, 2)
+        x, y, visible = self._map(*corners.unbind(-1))
+        low = torch.stack((x.amin(-1), y.amin(-1)), -1)
+        high = torch.stack((x.amax(-1), y.amax(-1)), -1)
+        bounded = visible.all(-1)[..., None]
+        return torch.cat((torch.where(bounded, low, -torch.inf), torch.where(bounded, high, torch.inf)), -1)
+
+    def image(
+        self,
+        images: Tensor,
+        *,
+        size: tuple[int, int] | None = None,
+        **sampling: Unpack[Sampling],
+    ) -> Tensor:
+        """`images` `(B, C, H, W)` seen through the warp, as `(B, C, *size)`; by default of the same (height, width).
+
+        A batch of one image is broadcast to the warp's batch. See `Sampling` for the options. The identity returns
+        `images` bit for bit.
+        """
+        check_images(images)
+        size = size or (images.shape[-2], images.shape[-1])
+        x, y = pixel_centres(size, self._dtype(images), images.device)
+        source_x, source_y, visible = self._map(x, y)
+        result = resample(images, source_x, source_y, visible, **sampling)
+        if size != images.shape[-2:]:
+            return result
+        # Pixels that map to themselves exactly keep their value exactly, and their gradient.
+        fixed = (visible & (source_x == x) & (source_y == y))[:, None]
+        return torch.where(fixed, images.detach() + (result - result.detach()), result)
+
+    def sample(
+        self,
+        images: Tensor,
+        points: Tensor,
+        **sampling: Unpack[Sampling],
+    ) -> Tensor:
+        """`images` `(B, C, H, W)` at `points` `(..., h, w, 2)` of the output frame: `(B, C, ..., h, w)`, sampled once.
+
+        With the points of `Chart.grid` this is the warped image in the chart, its sheets on the third axis.
+        """
+        check_images(images)
+        x, y, visible = self._map(*points.to(self._dtype(images))[None].unbind(-1))
+        return resample(images, x, y, visible, **sampling)
+
+    def mask(self, masks: Tensor, *, size: tuple[int, int] | None = None) -> Tensor:
+        """Label maps `(B, C, H, W)` of any dtype seen through the warp, by nearest neighbour; 0 outside."""
+        exact = torch.float64 if masks.dtype in (torch.int32, torch.int64) else torch.float32
+        values = masks if masks.is_floating_point() else masks.to(exact)
+        return self.image(values, size=size, mode="nearest").to(masks.dtype)
+
+    def valid(self, size: tuple[int, int], device: torch.device | str | None = None) -> Tensor:
+        """Which output pixels come from inside the input and from in front of the horizon: booleans `(B, 1, *size)`."""
+        x, y, visible = self._map(*pixel_centres(size, self._dtype(), device or self._device()))
+        limit = 1 + 16 * torch.finfo(x.dtype).eps
+        return (visible & (x.abs() <= limit) & (y.abs() <= limit))[:, None]
+
+    def restore(
+        self, prediction: Tensor, *, size: tuple[int, int] | None = None, **sampling: Unpack[Sampling]
+    ) -> Tensor:
+        """A dense `prediction` `(B, C, h, w)` made in the output frame, back in the input's frame as `(B, C, *size)`.
+
+        Integer and boolean predictions are label maps: they go back by nearest neighbour.
+        """
+        back = self.inverse()
+        if not prediction.is_floating_point():
+            return back.mask(prediction, size=size)
+        return back.image(prediction, size=size, **sampling)
+
+    def _dtype(self, images: Tensor | None = None) -> torch.dtype:
+        """The dtype of the geometry: float32, or float64 where the warp or the images have it."""
+        tensors = [step if isinstance(step, Tensor) else step.theta for step in self.steps]
+        wide = any(tensor.dtype == torch.float64 for tensor in (*tensors, *([] if images is None else [images])))
+        return torch.float64 if wide else torch.float32
+
+    def _device(self) -> torch.device:
+        for step in self.steps:
+            return step.device if isinstance(step, Tensor) else step.theta.device
+        return torch.device("cpu")
+
+    def _map(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Points (x, y), with the batch first, mapped to the input frame; and which are in front of the horizon."""
+        dimensions = max(x.ndim, y.ndim)
+        visible = torch.ones((), dtype=torch.bool, device=x.device)
+        for step in reversed(self.steps):
+            if isinstance(step, FlowStep):
+                theta = step.theta.reshape(-1, *[1] * (dimensions - 1)) if step.theta.ndim else step.theta
+                x, y = step.flow(theta, torch.stack(torch.broadcast_tensors(x, y), -1)).unbind(-1)  # type: ignore[no-untyped-call]
+            else:
+                matrix = step.reshape(-1, *[1] * (dimensions - 1), 3, 3) if step.ndim == 3 else step
+                x, y, w = projective.homogeneous(matrix, x, y)
+                in_front = w > torch.finfo(w.dtype).eps * matrix[..., 2, :].abs().sum(-1)
+                visible = visible & in_front
+                w = torch.where(in_front, w, 1)
+                x, y = x / w, y / w
+        return x, y, visible
+
+
+def _at_least_float32(tensor: Tensor) -> Tensor:
+    if not tensor.is_floating_point():
+        raise TypeError(f"a warp needs floating-point numbers, got {tensor.dtype}; convert with .float()")
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _check_invertible(matrix: Tensor) -> None:
+    finite = matrix.isfinite().flatten(-2).all(-1)
+    volume = torch.linalg.vector_norm(matrix, dim=-1).prod(-1)
+    singular = projective.determinant(matrix).abs() <= 8 * torch.finfo(matrix.dtype).eps * volume
+    for problem, where in (
+        ("NaN or infinite entries", ~finite),
+        ("a zero determinant, so it cannot be inverted", singular),
+    ):
+        if where.any():
+            index = where.nonzero()[0].tolist()
+            raise ValueError(
+                f"warp matrix{f' {index[0]}' if index else ''} has {problem}: {matrix[tuple(index)].tolist()}"
+            )

@@ -1,0 +1,80 @@
+import pickle
+
+import pytest
+import torch
+
+import equivariant_transformers as et
+from equivariant_transformers import Group
+
+PAPER_TABLE = {  # T_theta (x, y), from the paper's table of transformations
+    "x_translation": lambda t, x, y: (x + t, y),
+    "y_translation": lambda t, x, y: (x, y + t),
+    "rotation": lambda t, x, y: (x * t.cos() - y * t.sin(), x * t.sin() + y * t.cos()),
+    "dilation": lambda t, x, y: (x * t.exp(), y * t.exp()),
+    "x_scale": lambda t, x, y: (x * t.exp(), y),
+    "y_scale": lambda t, x, y: (x, y * t.exp()),
+    "hyperbolic_rotation": lambda t, x, y: (x * t.exp(), y * (-t).exp()),
+    "x_shear": lambda t, x, y: (x - t * y, y),
+    "y_shear": lambda t, x, y: (x, y + t * x),
+    "x_perspective": lambda t, x, y: (x / (t * x + 1), y / (t * x + 1)),
+    "y_perspective": lambda t, x, y: (x / (t * y + 1), y / (t * y + 1)),
+}
+
+
+def test_the_table_is_the_papers():
+    assert set(et.GROUPS) == set(PAPER_TABLE)
+    points = torch.rand(50, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    theta = torch.linspace(-0.9, 0.9, 50, dtype=torch.float64)
+    for name, formula in PAPER_TABLE.items():
+        expected = torch.stack(formula(theta, *points.unbind(-1)), -1)
+        torch.testing.assert_close(et.group(name).transform(theta, points), expected)
+
+
+def test_a_group_is_a_value():
+    spiral = [[0.2, -1, 0], [1, 0.2, 0], [0, 0, 0]]
+    group = Group.from_generator(spiral, name="spiral")
+    assert group == Group.from_generator(torch.tensor(spiral, dtype=torch.float64), name="spiral")
+    assert pickle.loads(pickle.dumps(group)) == group
+    assert et.group(group) is group
+    with pytest.raises(AttributeError):
+        group.name = "other"
+
+
+def test_the_radial_lens_reaches_far_but_never_nan():
+    points = torch.tensor([[0.0, 0.0], [0.9, 0.9]], requires_grad=True)
+    moved = et.RADIAL_LENS.transform(2.0, points)
+    assert moved.isfinite().all()
+    assert moved[1].norm() > 100
+    moved.sum().backward()
+    assert points.grad.isfinite().all()
+
+
+def test_only_matrix_groups_have_matrices():
+    with pytest.raises(TypeError, match=r"flow: no 3x3 matrix"):
+        et.RADIAL_LENS.matrix(0.1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: et.group("rotatoin"), r"unknown group 'rotatoin'. Did you mean 'rotation'\? The groups are: x_trans"),
+        (lambda: Group.from_generator([[1, 2], [3, 4]]), r"3x3 matrix, got shape \(2, 2\)"),
+        (lambda: Group.from_generator([[0, float("nan"), 0], [0, 0, 0], [0, 0, 0]]), "must be finite"),
+        (lambda: Group.from_generator(torch.zeros(3, 3)), "moves nothing"),
+        (lambda: Group.from_generator(2 * torch.eye(3)), "moves nothing"),
+        (lambda: Group.from_flow(), "exactly one"),
+        (lambda: Group("nothing"), "either a generator or a flow"),
+    ],
+)
+def test_bad_input_is_explained(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_eigenvalues_too_close_to_tell_apart_are_refused():
+    with pytest.raises(ValueError, match="too close"):
+        Group.from_generator([[1.0, 1e6, 0], [0, 1 + 1e-2, 0], [0, 0, 0]])
+
+
+def test_integer_parameters_are_converted():
+    assert et.group("rotation").matrix(torch.tensor([0, 1])).dtype == torch.float32
