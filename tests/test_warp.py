@@ -47,7 +47,7 @@ def test_the_action_composes_on_the_right():
     images = smooth_images(1, 1, 65, 65, dtype=torch.float64)
     both = (a @ b).image(images)
     one_after_the_other = b.image(a.image(images))
-    inside = b.image(a.valid((65, 65)).double()) > 0.999
+    inside = b.image(a.valid((65, 65)).double()) > 1 - 1e-5
     torch.testing.assert_close(both[inside], one_after_the_other[inside], rtol=0, atol=2e-3)
 
 
@@ -141,12 +141,12 @@ def test_the_identity_passes_gradients_to_image_and_warp():
     assert (theta.grad.abs() > 1e-3).all()
 
 
-@pytest.mark.parametrize(("size", "waves"), [((64, 64), 0.7), ((48, 80), 0.5), ((224, 160), 1.5)])
+@pytest.mark.parametrize(("size", "waves"), [((64, 64), 0.7), ((48, 80), 0.5), ((224, 160), 1.0)])
 def test_there_and_back_again(size, waves):
     images = smooth_images(4, 2, *size, waves=waves)
     for warp in (Warp.projective(random_matrices(4, size=0.1)), lens(torch.linspace(-0.3, 0.2, 4))):
         back = warp.inverse().image(warp.image(images))
-        inside = (warp.inverse().image(warp.valid(size).float()) > 0.999).expand_as(images)
+        inside = (warp.inverse().image(warp.valid(size).float()) > 1 - 1e-5).expand_as(images)
         assert inside.float().mean() > 0.3
         assert (back - images)[inside].abs().max() < 1e-3
         assert torch.equal(warp.restore(images), warp.inverse().image(images))

@@ -6,6 +6,7 @@ torch.Size([3, 3])
 """
 
 from equivariant_transformers.charts import CHARTS, Chart, chart
+from equivariant_transformers.derive import derive
 from equivariant_transformers.groups import GROUPS, RADIAL_LENS, Group, group
 from equivariant_transformers.warp import Warp
 
@@ -17,6 +18,7 @@ __all__ = [
     "Group",
     "Warp",
     "chart",
+    "derive",
     "group",
 ]
 __version__ = "0.1.0"

@@ -54,7 +54,11 @@ class Chart:
     sheet_of: Map | None = None
     """`(..., 2)` points to `(...)` sheet numbers; None where there is one sheet."""
     sheets: int = 1
+    mirrored: bool = False
+    """Whether the second sheet covers the first coordinate's range negated, as 1/x does left of the origin."""
     periods: tuple[float | None, float | None] = (None, None)
+    origin: tuple[float, float] | None = None
+    """Where canonical content sits: a pose of 0 means content around these coordinates. By default mid-range."""
     size: tuple[int, int] = (64, 64)
     """Samples of the grid as (height, width): the first coordinate runs along the width."""
     formulas: Any = None
@@ -77,6 +81,42 @@ class Chart:
             for period, (low, high) in zip(self.periods, self.ranges, strict=True)
         )
         return first, second
+
+    @property
+    def centre(self) -> tuple[float, float]:
+        """The coordinates that canonical content is brought to: the `origin`, or the middle of the ranges."""
+        (left, right), (top, bottom) = self.ranges
+        return self.origin or ((left + right) / 2, (top + bottom) / 2)
+
+    def row_weights(self) -> Tensor:
+        """How much each row of the grid tells about the pose: `(height,)`, float32, summing to 1.
+
+        A row of the picture is an orbit (one value of the second coordinate). It counts by the area of the image that
+        it covers, so that singular rows count for nothing, and less the more of its area lies beyond the range of the
+        first coordinate, where content could come and go unseen.
+        """
+        (low, high), _ = self.ranges
+        inside = self._row_areas((low, high))
+        reach = (high - low) / 2
+        outside = 0 if self.periodic[0] else self._row_areas((low - reach, low)) + self._row_areas((high, high + reach))
+        complete = inside / (inside + outside).clamp_min(1e-12)
+        weights = inside * ((complete - 0.7) / 0.25).clamp(0, 1)
+        return (weights / weights.sum()).float()
+
+    def _row_areas(self, bounds: Range, samples: int = 256) -> Tensor:
+        """The area of the image between `bounds` of the first coordinate, for each row and over all sheets."""
+        first = torch.linspace(*bounds, 2 * samples + 1, dtype=torch.float64)[1::2]
+        second = self.axes(dtype=torch.float64)[1]
+        u = torch.stack(torch.meshgrid(first, second, indexing="xy"), -1)  # (height, samples, 2)
+        total = torch.zeros(len(second), dtype=torch.float64)
+        for sheet in torch.arange(self.sheets):
+            shifted = torch.stack((u[..., 0] + self._shift(sheet), u[..., 1]), -1)
+            points, along_first = _derivative(lambda w: self.to_plane(w, sheet), shifted, 0)  # noqa: B023
+            _, along_second = _derivative(lambda w: self.to_plane(w, sheet), shifted, 1)  # noqa: B023
+            area = (along_first[..., 0] * along_second[..., 1] - along_first[..., 1] * along_second[..., 0]).abs()
+            seen = (points.abs() <= 1).all(-1) & (self.sheet(points) == sheet)
+            total += torch.where(seen, area, 0).sum(-1) * (bounds[1] - bounds[0]) / samples
+        return total
 
     def replace(self, **changes: Any) -> Chart:
         """The same chart with other `ranges`, `size` or `name`.
@@ -140,14 +180,19 @@ class Chart:
         first, second = self.axes(dtype=dtype, device=device)
         u = torch.stack(torch.meshgrid(first, second, indexing="xy"), -1)  # (height, width, 2)
         sheets = torch.arange(self.sheets, device=u.device)[:, None, None]
-        return self.to_plane(u.expand(self.sheets, *u.shape), sheets)
+        shift = torch.stack((self._shift(sheets).to(u.dtype), torch.zeros_like(sheets, dtype=u.dtype)), -1)
+        return self.to_plane(u + shift, sheets)
+
+    def _shift(self, sheet: Tensor) -> Tensor:
+        """By how much the range of the first coordinate differs on each of `sheet` `(...)`."""
+        return sheet * (-sum(self.ranges[0]) if self.mirrored else 0.0)
 
     def covers(self, points: Tensor) -> Tensor:
         """Whether `points` `(..., 2)` lie in the chart's ranges and off its singular set, as booleans `(...)`."""
         inside = self.valid(points)
-        for column, (low, high), period in zip(
-            self.to_canonical(points).unbind(-1), self.ranges, self.periodic, strict=True
-        ):
+        first, second = self.to_canonical(points).unbind(-1)
+        columns = (first - self._shift(self.sheet(points)), second)
+        for column, (low, high), period in zip(columns, self.ranges, self.periodic, strict=True):
             if not period:
                 inside = inside & (column >= low) & (column <= high)
         return inside
@@ -171,6 +216,13 @@ class Chart:
         return f"Chart({', '.join(parts)})"
 
 
+def _derivative(function: Map, u: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    """The value of `function` at `u` `(..., 2)` and its central difference along one coordinate."""
+    step = torch.zeros(2, dtype=u.dtype)
+    step[axis] = 1e-5
+    return function(u), (function(u + step) - function(u - step)) / 2e-5
+
+
 def _samples(
     bounds: Range, count: int, periodic: bool, dtype: torch.dtype | None, device: torch.device | str | None
 ) -> Tensor:
@@ -185,6 +237,8 @@ _TURN = (-math.pi, math.pi)
 _TWO_PI = 2 * math.pi
 _IMAGE = (-1.0, 1.0)
 _CORNER = math.log(2) / 2  # log of the distance from the centre to a corner
+_NEAR = -math.log(100)  # log of a distance well below a pixel's width
+_MIDDLE = -math.log(2)  # log of half the distance to the image's edge
 _RAYS = (-0.99 * math.pi / 2, 0.99 * math.pi / 2)
 
 
@@ -202,11 +256,25 @@ _ROWS = (
     _row(
         "dilation",
         (at.radial, at.from_radial, at.from_origin),
-        ((-math.log(10), _CORNER), _TURN),
+        ((_NEAR, _CORNER), _TURN),
         periods=(None, _TWO_PI),
     ),
-    _row("x_scale", (at.x_scale, at.from_x_scale, at.x_of), ((-math.log(10), 0), _IMAGE), sheets=2, sheet_of=at.left),
-    _row("y_scale", (at.y_scale, at.from_y_scale, at.y_of), ((-math.log(10), 0), _IMAGE), sheets=2, sheet_of=at.above),
+    _row(
+        "x_scale",
+        (at.x_scale, at.from_x_scale, at.x_of),
+        ((_NEAR, 0), _IMAGE),
+        origin=(_MIDDLE, 0),
+        sheets=2,
+        sheet_of=at.left,
+    ),
+    _row(
+        "y_scale",
+        (at.y_scale, at.from_y_scale, at.y_of),
+        ((_NEAR, 0), _IMAGE),
+        origin=(_MIDDLE, 0),
+        sheets=2,
+        sheet_of=at.above,
+    ),
     _row(
         "hyperbolic_rotation",
         (at.hyperbolic, at.from_hyperbolic, at.nearest_axis),
@@ -216,8 +284,22 @@ _ROWS = (
     ),
     _row("x_shear", (at.x_shear, at.from_x_shear, at.y_of), ((-5, 5), _IMAGE)),
     _row("y_shear", (at.y_shear, at.from_y_shear, at.x_of), ((-5, 5), _IMAGE)),
-    _row("x_perspective", (at.x_perspective, at.from_x_perspective, at.x_of), ((-7, 7), _RAYS)),
-    _row("y_perspective", (at.y_perspective, at.from_y_perspective, at.y_of), ((-7, 7), _RAYS)),
+    _row(
+        "x_perspective",
+        (at.x_perspective, at.from_x_perspective, at.x_of),
+        ((1, 13), _RAYS),
+        sheets=2,
+        sheet_of=at.left,
+        mirrored=True,
+    ),
+    _row(
+        "y_perspective",
+        (at.y_perspective, at.from_y_perspective, at.y_of),
+        ((1, 13), _RAYS),
+        sheets=2,
+        sheet_of=at.above,
+        mirrored=True,
+    ),
     _row(
         "cartesian", (at.identity, at.identity, at.everywhere), (_IMAGE, _IMAGE), groups="x_translation y_translation"
     ),
@@ -226,13 +308,15 @@ _ROWS = (
         (at.log_polar, at.from_log_polar, at.from_origin),
         (_TURN, (-math.log(64), _CORNER)),
         groups="rotation dilation",
+        origin=(0, _MIDDLE),
         periods=(_TWO_PI, None),
     ),
     _row(
         "log_log",
         (at.log_log, at.from_log_log, at.nearest_axis),
-        ((-math.log(10), 0), (-math.log(10), 0)),
+        ((_NEAR, 0), (_NEAR, 0)),
         groups="x_scale y_scale",
+        origin=(_MIDDLE, _MIDDLE),
         sheets=4,
         sheet_of=at.quadrant,
     ),

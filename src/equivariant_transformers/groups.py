@@ -119,8 +119,9 @@ class Group:
 
     def vector_field(self, points: Tensor) -> Tensor:
         r"""The velocity $\partial T_\theta x / \partial\theta$ at theta = 0 of `points` `(..., 2)`."""
-        if isinstance(self.flow, IntegratedFlow):
-            return self.flow.vector_field(points)
+        known: VectorField | None = getattr(self.flow, "vector_field", None)
+        if known is not None:
+            return known(points)
         if self.flow is not None:
             zero = torch.zeros(points.shape[:-1], dtype=points.dtype, device=points.device)
             flow = self.flow

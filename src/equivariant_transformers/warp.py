@@ -145,9 +145,10 @@ class Warp:
         result = resample(images, source_x, source_y, visible, **sampling)
         if size != images.shape[-2:]:
             return result
-        # Pixels that map to themselves exactly keep their value exactly, and their gradient.
+        # Pixels that map to themselves exactly keep their value exactly, and the gradient of the interpolation.
         fixed = (visible & (source_x == x) & (source_y == y))[:, None]
-        return torch.where(fixed, images.detach() + (result - result.detach()), result)
+        exact = images.detach() + (result - result.detach()) if result.requires_grad else images
+        return torch.where(fixed, exact, result)
 
     def sample(
         self,

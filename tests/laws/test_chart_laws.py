@@ -119,6 +119,8 @@ def test_the_grid_samples_the_ranges(chart):
     # Along the width of the grid the first coordinate grows, along its height the second.
     inside = chart.valid(grid)
     u = chart.to_canonical(grid)
-    expected = torch.stack(torch.meshgrid(first, second, indexing="xy"), -1).expand_as(u)
+    expected = torch.stack(torch.meshgrid(first, second, indexing="xy"), -1).repeat(chart.sheets, 1, 1, 1)
+    if chart.mirrored:  # the second sheet runs from minus the end of the range to minus its start
+        expected[1, ..., 0] = -first.flip(0)
     difference = chart.wrap(u - expected)[inside]
     torch.testing.assert_close(difference, torch.zeros_like(difference), rtol=0, atol=1e-9)

@@ -1,0 +1,34 @@
+# Everything happens in a virtual environment that the first command makes.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: run test lint types tests benchmark clean
+
+run: $(INSTALLED)  ## draw the coordinate systems of the paper and each group acting on a digit
+	$(BIN)/python examples/first_look.py --out out
+
+test: lint types tests  ## everything a change must pass
+
+lint: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+tests: $(INSTALLED)
+	$(BIN)/python -m pytest -n auto -q
+
+benchmark: $(INSTALLED)  ## warping beside kornia
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[benchmark]"
+	$(BIN)/python benchmarks/warp.py
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) out

@@ -1,0 +1,75 @@
+"""Imports go one way only, and importing the package costs little more than importing torch."""
+
+import ast
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import equivariant_transformers as et
+
+PACKAGE = "equivariant_transformers"
+ROAD = {  # module -> what it may import
+    "exponential": set(),
+    "projective": set(),
+    "groups": {"exponential", "projective"},
+    "coordinates": {"projective"},
+    "charts": {"coordinates", "groups"},
+    "derivation": {"charts", "coordinates", "exponential", "groups", "projective"},
+    "derive": {"charts", "derivation", "groups"},
+    "resampling": set(),
+    "warp": {"projective", "resampling"},
+    "conv": set(),
+    "pose": {"charts", "conv", "groups"},
+    "viz": {"charts", "warp"},
+}
+
+
+def imported_modules(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == PACKAGE:
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(PACKAGE + "."):
+            yield node.module.split(".")[1]
+        elif isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[1] for alias in node.names if alias.name.startswith(PACKAGE + "."))
+
+
+def test_imports_go_one_way():
+    root = Path(et.__file__).parent
+    files = [path for path in root.rglob("*.py") if path != root / "__init__.py"]
+    modules = {path: path.relative_to(root).with_suffix("").parts[0] for path in files}
+    assert set(modules.values()) == set(ROAD)
+    for path, module in modules.items():
+        assert set(imported_modules(path)) <= ROAD[module] | ({module} if path.parent != root else set()), path
+    order = list(ROAD)
+    for module, allowed in ROAD.items():
+        assert all(order.index(other) < order.index(module) for other in allowed), module
+
+
+def test_the_public_names_exist():
+    assert sorted(et.__all__) == sorted(set(et.__all__))
+    for name in et.__all__:
+        assert getattr(et, name) is not None
+
+
+@pytest.mark.parametrize("unwanted", ["sympy", "matplotlib", "torchvision"])
+def test_importing_loads_nothing_heavy(unwanted):
+    code = f"import torch, sys; old = set(sys.modules); import {PACKAGE}; print({unwanted!r} in set(sys.modules) - old)"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        == "False"
+    )
+
+
+def test_importing_is_nearly_as_fast_as_torch():
+    def seconds(module):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
+        return time.perf_counter() - start
+
+    seconds("torch")  # fills the file cache
+    ratios = [seconds(PACKAGE) / seconds("torch") for _ in range(3)]
+    assert min(ratios) < 1.3
