@@ -21,9 +21,12 @@ ROAD = {  # module -> what it may import
     "derive": {"charts", "derivation", "groups"},
     "resampling": set(),
     "warp": {"projective", "resampling"},
-    "conv": set(),
-    "pose": {"charts", "conv", "groups"},
-    "viz": {"charts", "warp"},
+    "conv": {"projective"},
+    "pose": {"charts", "conv", "groups", "projective"},
+    "layers": {"charts", "pose", "resampling", "warp"},
+    "audit": {"groups", "layers", "warp"},
+    "legacy": {"groups", "warp"},
+    "viz": {"audit", "charts", "warp"},
 }
 
 

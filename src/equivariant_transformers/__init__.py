@@ -5,20 +5,42 @@
 torch.Size([3, 3])
 """
 
+from equivariant_transformers.audit import Invariance, SelfConsistency, assert_equivariant, invariance, self_consistency
 from equivariant_transformers.charts import CHARTS, Chart, chart
 from equivariant_transformers.derive import derive
 from equivariant_transformers.groups import GROUPS, RADIAL_LENS, Group, group
+from equivariant_transformers.layers import (
+    Canonicalization,
+    Canonicalized,
+    Canonicalizer,
+    EquivariantTransformer,
+    SpatialTransformer,
+)
+from equivariant_transformers.legacy import load_2019
+from equivariant_transformers.pose import PREDICTORS
 from equivariant_transformers.warp import Warp
 
 __all__ = [
     "CHARTS",
     "GROUPS",
+    "PREDICTORS",
     "RADIAL_LENS",
+    "Canonicalization",
+    "Canonicalized",
+    "Canonicalizer",
     "Chart",
+    "EquivariantTransformer",
     "Group",
+    "Invariance",
+    "SelfConsistency",
+    "SpatialTransformer",
     "Warp",
+    "assert_equivariant",
     "chart",
     "derive",
     "group",
+    "invariance",
+    "load_2019",
+    "self_consistency",
 ]
 __version__ = "0.1.0"

@@ -59,6 +59,11 @@ class Chart:
     periods: tuple[float | None, float | None] = (None, None)
     origin: tuple[float, float] | None = None
     """Where canonical content sits: a pose of 0 means content around these coordinates. By default mid-range."""
+    order: int = 1
+    """How many derivatives along the flow it takes to fade out the fixed points that orbits run into in the image.
+
+    2 where they do so at a constant rate, as for scales; 1 elsewhere.
+    """
     size: tuple[int, int] = (64, 64)
     """Samples of the grid as (height, width): the first coordinate runs along the width."""
     formulas: Any = None
@@ -93,18 +98,17 @@ class Chart:
 
         A row of the picture is an orbit (one value of the second coordinate). It counts by the area of the image that
         it covers, so that singular rows count for nothing, and less the more of its area lies beyond the range of the
-        first coordinate, where content could come and go unseen.
+        first coordinate, where content could come and go unseen, or so close to the singular set that pixels blur it.
         """
         (low, high), _ = self.ranges
-        inside = self._row_areas((low, high))
-        reach = (high - low) / 2
-        outside = 0 if self.periodic[0] else self._row_areas((low - reach, low)) + self._row_areas((high, high + reach))
-        complete = inside / (inside + outside).clamp_min(1e-12)
-        weights = inside * ((complete - 0.7) / 0.25).clamp(0, 1)
+        reach = 0 if self.periodic[0] else (high - low) / 2
+        area = self._row_areas((low - reach, high + reach), torch.zeros(()))
+        useful = self._row_areas((low, high), torch.tensor(_BLURRED))
+        weights = useful * (useful / area.clamp_min(1e-12)).clamp(max=1) ** 8
         return (weights / weights.sum()).float()
 
-    def _row_areas(self, bounds: Range, samples: int = 256) -> Tensor:
-        """The area of the image between `bounds` of the first coordinate, for each row and over all sheets."""
+    def _row_areas(self, bounds: Range, margin: Tensor, samples: int = 512) -> Tensor:
+        """The image's area on each row between `bounds`, over all sheets and `margin` off the singular set."""
         first = torch.linspace(*bounds, 2 * samples + 1, dtype=torch.float64)[1::2]
         second = self.axes(dtype=torch.float64)[1]
         u = torch.stack(torch.meshgrid(first, second, indexing="xy"), -1)  # (height, samples, 2)
@@ -114,7 +118,7 @@ class Chart:
             points, along_first = _derivative(lambda w: self.to_plane(w, sheet), shifted, 0)  # noqa: B023
             _, along_second = _derivative(lambda w: self.to_plane(w, sheet), shifted, 1)  # noqa: B023
             area = (along_first[..., 0] * along_second[..., 1] - along_first[..., 1] * along_second[..., 0]).abs()
-            seen = (points.abs() <= 1).all(-1) & (self.sheet(points) == sheet)
+            seen = (points.abs() <= 1).all(-1) & (self.sheet(points) == sheet) & (self.distance(points).abs() >= margin)
             total += torch.where(seen, area, 0).sum(-1) * (bounds[1] - bounds[0]) / samples
         return total
 
@@ -233,6 +237,7 @@ def _samples(
     return torch.linspace(low, end, count, dtype=dtype, device=device)
 
 
+_BLURRED = 1 / 32  # closer to the singular set than this, about a pixel of a small image, orbits cannot be told apart
 _TURN = (-math.pi, math.pi)
 _TWO_PI = 2 * math.pi
 _IMAGE = (-1.0, 1.0)
@@ -257,6 +262,8 @@ _ROWS = (
         "dilation",
         (at.radial, at.from_radial, at.from_origin),
         ((_NEAR, _CORNER), _TURN),
+        origin=(_MIDDLE, 0),
+        order=2,
         periods=(None, _TWO_PI),
     ),
     _row(
@@ -264,6 +271,7 @@ _ROWS = (
         (at.x_scale, at.from_x_scale, at.x_of),
         ((_NEAR, 0), _IMAGE),
         origin=(_MIDDLE, 0),
+        order=2,
         sheets=2,
         sheet_of=at.left,
     ),
@@ -272,6 +280,7 @@ _ROWS = (
         (at.y_scale, at.from_y_scale, at.y_of),
         ((_NEAR, 0), _IMAGE),
         origin=(_MIDDLE, 0),
+        order=2,
         sheets=2,
         sheet_of=at.above,
     ),
@@ -279,6 +288,7 @@ _ROWS = (
         "hyperbolic_rotation",
         (at.hyperbolic, at.from_hyperbolic, at.nearest_axis),
         ((-2.5, 2.5), _IMAGE),
+        size=(128, 64),
         sheets=2,
         sheet_of=at.opposite_signs,
     ),
@@ -287,7 +297,7 @@ _ROWS = (
     _row(
         "x_perspective",
         (at.x_perspective, at.from_x_perspective, at.x_of),
-        ((1, 13), _RAYS),
+        ((1, 14.5), _RAYS),
         sheets=2,
         sheet_of=at.left,
         mirrored=True,
@@ -295,7 +305,7 @@ _ROWS = (
     _row(
         "y_perspective",
         (at.y_perspective, at.from_y_perspective, at.y_of),
-        ((1, 13), _RAYS),
+        ((1, 14.5), _RAYS),
         sheets=2,
         sheet_of=at.above,
         mirrored=True,
@@ -309,6 +319,7 @@ _ROWS = (
         (_TURN, (-math.log(64), _CORNER)),
         groups="rotation dilation",
         origin=(0, _MIDDLE),
+        order=2,
         periods=(_TWO_PI, None),
     ),
     _row(
@@ -317,6 +328,7 @@ _ROWS = (
         ((_NEAR, 0), (_NEAR, 0)),
         groups="x_scale y_scale",
         origin=(_MIDDLE, _MIDDLE),
+        order=2,
         sheets=4,
         sheet_of=at.quadrant,
     ),

@@ -13,6 +13,16 @@ def away_from_zero(value: Tensor) -> Tensor:
     return torch.where(value.abs() < eps, floor, value)
 
 
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """`tensor` in its own precision, or in float32 where that is less."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """The matrix product of `(..., 3, 3)` matrices, in full precision under autocast too."""
+    return (left[..., :, :, None] * right[..., None, :, :]).sum(-2)
+
+
 def homogeneous(matrix: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The homogeneous coordinates (X, Y, W) of `matrix` `(..., 3, 3)` applied to points (x, y).
 

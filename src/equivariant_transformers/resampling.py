@@ -47,14 +47,13 @@ def resample(
         raise ValueError(f"a background needs padding='zeros': padding={padding!r} leaves nothing outside the image")
     grid = torch.stack(torch.broadcast_tensors(torch.where(visible, x, _OUTSIDE), y), -1)  # type: ignore[no-untyped-call]
     shape = grid.shape[1:-1]
-    batch = max(len(images), len(grid)) if len(images) and len(grid) else 0
-    for name, count in (("images", len(images)), ("warps", len(grid))):
-        if count not in (1, batch):
-            raise ValueError(f"{len(images)} images and {len(grid)} warps: the {name} must number {batch} or 1")
+    pictures, warps = images.shape[0], grid.shape[0]
+    if pictures != warps and 1 not in (pictures, warps):
+        raise ValueError(f"{pictures} images and {warps} warps: they must be as many, or one of either")
+    batch = warps if pictures == 1 else pictures
     source = images.to(grid.dtype)
-    fill = torch.as_tensor(background, dtype=source.dtype, device=source.device) if filled else None
-    if fill is not None:
-        source = source - fill
+    if filled:
+        source = source - background
     levels = _LEVELS if antialias else 1
     if antialias:
         source = _blurred(source, padding)
@@ -70,8 +69,10 @@ def resample(
         weights = _level_weights(grid, images.shape[-2:])  # (B or 1, levels, ..., h, w)
         sampled = (sampled * weights[:, :, None]).sum(1, keepdim=True)
     result = sampled[:, 0]
-    if fill is not None:
-        result = result + fill.reshape(fill.shape + (1,) * (result.ndim - images.ndim))
+    if isinstance(background, Tensor):
+        background = background.reshape(background.shape + (1,) * (result.ndim - images.ndim))
+    if filled:
+        result = result + background
     return result.to(images.dtype)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from equivariant_transformers.audit import SelfConsistency
 from equivariant_transformers.charts import Chart
 from equivariant_transformers.warp import Warp
 
@@ -19,17 +20,13 @@ INVARIANT_COLOUR = "#2e86ab"
 
 def coordinate_lines(chart: Chart, axes: Axes, *, lines: int = 15, samples: int = 400) -> None:
     """Draw the lines of equal first (red) and equal second coordinate (blue) of `chart` over the image's square."""
-    for moving, colour in ((1, POSE_COLOUR), (0, INVARIANT_COLOUR)):
-        counts = [samples, samples]
-        counts[1 - moving] = lines
-        u, v = (torch.linspace(*bounds, count) for bounds, count in zip(chart.ranges, counts, strict=True))
-        curves = torch.stack(torch.meshgrid(u, v, indexing="ij"), -1)
-        if moving == 0:
-            curves = curves.transpose(0, 1)
-        for sheet in range(chart.sheets):
-            for curve in chart.to_plane(curves, sheet):  # (samples, 2)
-                visible = torch.where((curve.abs() <= 1).all(-1, keepdim=True), curve, torch.nan)
-                axes.plot(*visible.T.numpy(), color=colour, linewidth=0.9)
+    for size, colour in (((samples, lines), POSE_COLOUR), ((lines, samples), INVARIANT_COLOUR)):
+        curves = chart.replace(size=size).grid()  # (sheets, height, width, 2)
+        if size == (samples, lines):
+            curves = curves.transpose(1, 2)
+        for curve in curves.flatten(0, 1):  # (samples, 2)
+            visible = torch.where((curve.abs() <= 1).all(-1, keepdim=True), curve, torch.nan)
+            axes.plot(*visible.T.numpy(), color=colour, linewidth=0.9)
     axes.set(xlim=(-1, 1), ylim=(1, -1), aspect="equal", xticks=(-1, 0, 1), yticks=(-1, 0, 1))
 
 
@@ -50,6 +47,17 @@ def show(image: Tensor, axes: Axes, title: str = "") -> None:
     """Draw one image `(C, H, W)` over the plane's square."""
     axes.imshow(_to_picture(image), extent=(-1, 1, 1, -1), cmap="gray", vmin=0, vmax=1)
     axes.set(xticks=(), yticks=(), title=title)
+
+
+def pose_plot(result: SelfConsistency, axes: Axes, parameter: int = 0) -> None:
+    """Draw predicted against true changes of a pose: a faint line an image, their median thick, the ideal dotted."""
+    theta, order = result.theta.sort()
+    predicted = result.predicted[parameter][order]  # (n, B)
+    axes.plot(theta.numpy(), theta.numpy(), color="black", linestyle=":", linewidth=1.2, zorder=3)
+    axes.plot(theta.numpy(), predicted.numpy(), color=INVARIANT_COLOUR, linewidth=0.8, alpha=0.3)
+    axes.plot(theta.numpy(), predicted.quantile(0.5, dim=1).numpy(), color=POSE_COLOUR, linewidth=2.5)
+    title = f"{result.names[parameter].replace('_', ' ')}: slope {result.slope[parameter]:.3f}"
+    axes.set(xlabel="true change of pose", ylabel="predicted change", title=title)
 
 
 def _to_picture(image: Tensor) -> Any:

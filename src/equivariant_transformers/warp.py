@@ -64,7 +64,7 @@ class Warp:
         if not isinstance(matrix, Tensor) or matrix.shape[-2:] != (3, 3) or matrix.ndim not in (2, 3):
             given = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
             raise ValueError(f"a projective warp takes matrices of shape (B, 3, 3) or (3, 3), got {given}")
-        matrix = _at_least_float32(matrix)
+        matrix = _geometry(matrix)
         if not torch.compiler.is_compiling():
             _check_invertible(matrix.detach())
         return Warp((matrix,))
@@ -74,7 +74,7 @@ class Warp:
         """The warp of a one-parameter flow `(theta, points) -> points` at theta `(B,)` or `()`."""
         if theta.ndim > 1:
             raise ValueError(f"theta of a flow has shape (B,) or (), got {tuple(theta.shape)}")
-        return Warp((FlowStep(flow, _at_least_float32(theta)),))
+        return Warp((FlowStep(flow, _geometry(theta)),))
 
     @property
     def matrix(self) -> Tensor:
@@ -86,12 +86,15 @@ class Warp:
         raise TypeError("this warp contains a flow that no matrix gives; use points() or image()")
 
     def __matmul__(self, other: Warp) -> Warp:
+        return self.compose(other)
+
+    def compose(self, other: Warp) -> Warp:
+        """The same as `self @ other`, in a form that `torch.compile` can trace."""
         steps = list(self.steps)
         for step in other.steps:
             last = steps[-1] if steps else None
             if isinstance(step, Tensor) and isinstance(last, Tensor):
-                dtype = torch.promote_types(step.dtype, last.dtype)
-                steps[-1] = last.to(dtype) @ step.to(dtype)
+                steps[-1] = projective.product(last, step)
             else:
                 steps.append(step)
         return Warp(tuple(steps))
@@ -217,10 +220,10 @@ class Warp:
         return x, y, visible
 
 
-def _at_least_float32(tensor: Tensor) -> Tensor:
+def _geometry(tensor: Tensor) -> Tensor:
     if not tensor.is_floating_point():
         raise TypeError(f"a warp needs floating-point numbers, got {tensor.dtype}; convert with .float()")
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    return projective.at_least_float32(tensor)
 
 
 def _check_invertible(matrix: Tensor) -> None:

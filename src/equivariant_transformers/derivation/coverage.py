@@ -11,7 +11,7 @@ from torch import Tensor
 Range = tuple[float, float]
 
 _REGULAR = 0.3  # an end is regular if the last values before it take less than this share of the rest
-_GIVEN_UP = 0.025
+_GIVEN_UP = 0.045
 
 
 def image_points(samples: int = 96) -> Tensor:
@@ -24,7 +24,7 @@ def ranges(coordinates: Tensor, periods: Sequence[float | None]) -> tuple[Range,
     """The interval of each coordinate that covers the image, from `coordinates` `(n, 2)` of points spread over it.
 
     A periodic coordinate gets its whole period. Otherwise the range reaches from the smallest to the largest value,
-    but an end that runs off (to a singular set) stops where 2.5 % of the image lies beyond it; at least 90 % of the
+    but an end that runs off (to a singular set) stops where 4.5 % of the image lies beyond it; at least 90 % of the
     points are inside both ranges.
 
     >>> ranges(image_points(), (None, 2.0))

@@ -1,0 +1,98 @@
+"""Measures self-consistency of layers with random weights on MNIST digits: slope, rms and median error.
+
+    python benchmarks/consistency.py DIGITS.npy [--seeds 10] [--out results/consistency.json]
+
+DIGITS.npy holds test digits as a uint8 array (n, 28, 28). Each digit is enlarged and centred so that it fills 28/64 of
+a large picture, from which the transformed images are sampled, so that the figures speak of the layer and not of the
+interpolation. Errors are relative to the range of theta.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+import equivariant_transformers as et
+
+THETA = {  # the ranges of the paper's table; dilation and scales as far as the content grows
+    "x_translation": (-0.5, 0.5),
+    "y_translation": (-0.5, 0.5),
+    "rotation": (-math.pi, math.pi),
+    "dilation": (-math.log(2), 0.0),
+    "x_scale": (-math.log(2), 0.0),
+    "y_scale": (-math.log(2), 0.0),
+    "hyperbolic_rotation": (-math.log(1.5), math.log(1.5)),
+    "x_shear": (-1.5, 1.5),
+    "y_shear": (-1.5, 1.5),
+    "x_perspective": (-0.6, 0.6),
+    "y_perspective": (-0.6, 0.6),
+}
+CONDITIONS = {  # name -> size, background, predictor, share of the seeds
+    "64x64": ((64, 64), 0.0, "consistent", 1.0),
+    "32x32": ((32, 32), 0.0, "consistent", 0.3),
+    "48x80": ((48, 80), 0.0, "consistent", 0.3),
+    "224x224": ((224, 224), 0.0, "consistent", 0.3),
+    "64x64, background 0.3": ((64, 64), 0.3, "consistent", 0.3),
+    "64x64, softmax": ((64, 64), 0.0, "softmax", 0.3),
+}
+
+
+def pictures(digits: np.ndarray, pixels: int, background: float) -> torch.Tensor:
+    """Digits on a large canvas, `(n, 1, pixels, pixels)`, from `background` to 1."""
+    inner = pixels * 28 // 64
+    enlarged = F.interpolate(torch.from_numpy(digits)[:, None] / 255, (inner, inner), mode="bicubic").clamp(0, 1)
+    around = (pixels - inner) // 2
+    canvas = F.pad(enlarged, (around, pixels - inner - around, around, pixels - inner - around))
+    return background + (1 - background) * canvas
+
+
+def measure(name: str, digits: np.ndarray, condition: str, seeds: int) -> dict[str, float | int]:
+    size, background, predictor, share = CONDITIONS[condition]
+    images = pictures(digits, 448 if max(size) > 128 else 256, background)
+    figures = []
+    for seed in range(max(1, round(share * seeds))):
+        torch.manual_seed(seed)
+        layer = et.EquivariantTransformer(name, in_channels=1, predictor=predictor, background=background)
+        result = et.self_consistency(layer, images, THETA[name], size=size)
+        figures.append([float(result.slope), float(result.rms), float(result.median)])
+    slope, rms, median = np.mean(figures, 0)
+    low, high = np.min(figures, 0)[0], np.max(figures, 0)[0]
+    return {
+        "slope": round(slope, 4),
+        "slope_min": round(low, 4),
+        "slope_max": round(high, 4),
+        "rms": round(rms, 4),
+        "median": round(median, 4),
+        "seeds": len(figures),
+        "digits": len(digits),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("digits", type=Path, help="test digits, a uint8 array (n, 28, 28)")
+    parser.add_argument("--count", type=int, default=16, help="how many of the digits are used")
+    parser.add_argument("--seeds", type=int, default=10, help="random initialisations")
+    parser.add_argument("--out", type=Path, help="write the figures to this file")
+    arguments = parser.parse_args()
+    digits = np.load(arguments.digits)[: arguments.count]
+    results: dict[str, dict[str, dict[str, float | int]]] = {}
+    for condition in CONDITIONS:
+        print(f"{condition:24s} {'slope':>7s} {'(min':>7s} {'max)':>7s} {'rms':>7s} {'median':>7s} {'seeds':>6s}")
+        for name in THETA:
+            row = results.setdefault(condition, {})[name] = measure(name, digits, condition, arguments.seeds)
+            shown = " ".join(f"{row[key]:7.3f}" for key in ("slope", "slope_min", "slope_max", "rms", "median"))
+            print(f"  {name:22s} {shown} {row['seeds']:6d}", flush=True)
+        if arguments.out:
+            arguments.out.parent.mkdir(parents=True, exist_ok=True)
+            arguments.out.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

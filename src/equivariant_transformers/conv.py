@@ -1,0 +1,61 @@
+"""Convolution over a chart's picture: padding that knows periodic axes, and layers that map nothing to nothing."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from equivariant_transformers.projective import at_least_float32
+
+
+def pad(images: Tensor, extent: tuple[int, int], periodic: tuple[bool, bool]) -> Tensor:
+    """`images` `(B, C, H, W)` with `extent` (along W, along H) more samples on each side.
+
+    A periodic axis wraps around, any other repeats its end. `periodic` is (along W, along H), the order of a chart.
+    """
+    for amount, wraps, sides in zip(extent, periodic, ((1, 1, 0, 0), (0, 0, 1, 1)), strict=True):
+        if amount:
+            mode = "circular" if wraps else "replicate"
+            images = F.pad(images, [amount * side for side in sides], mode=mode)
+    return images
+
+
+class ScaleNorm(nn.Module):
+    r"""Divide each channel by its root mean square over the batch: $x \mapsto g\,x / \sqrt{E[x^2]}$.
+
+    Batch normalisation without its shift, so that 0 stays 0. In evaluation a running mean square is used.
+    """
+
+    mean_square: Tensor
+
+    def __init__(self, channels: int, *, momentum: float = 0.1, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.register_buffer("mean_square", torch.ones(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(B, C, H, W)` to the same shape."""
+        if self.training and x.numel():
+            mean_square = at_least_float32(x).square().mean((0, 2, 3))
+            self.mean_square.lerp_(mean_square.detach(), self.momentum)
+        else:
+            mean_square = self.mean_square
+        scale = self.weight * torch.rsqrt(mean_square + self.eps)
+        return x * scale.to(x.dtype)[:, None, None]
+
+
+class CentredActivation(nn.Module):
+    r"""A leaky ReLU with a learned threshold that maps 0 to 0: $x \mapsto \sigma(x + b) - \sigma(b)$."""
+
+    def __init__(self, channels: int, *, slope: float = 0.1) -> None:
+        super().__init__()
+        self.slope = slope
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(B, C, H, W)` to the same shape."""
+        bias = self.bias[:, None, None]
+        return F.leaky_relu(x + bias, self.slope) - F.leaky_relu(bias, self.slope)

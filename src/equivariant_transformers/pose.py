@@ -1,0 +1,213 @@
+r"""Networks that read the pose off a chart-sampled image.
+
+Each takes `(B, C, sheets, H, W)`, an image sampled on a chart's grid, and returns a `Prediction`. Self-consistency is
+$f(T_\theta\phi) = f(\phi) + \theta$: content that moves by $-\theta$ along the pose axis of the chart has a pose that
+is larger by $\theta$, so a predictor returns *minus* where it found the content, relative to the chart's centre.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from equivariant_transformers.charts import Chart
+from equivariant_transformers.conv import CentredActivation, ScaleNorm, pad
+from equivariant_transformers.groups import lookup
+from equivariant_transformers.projective import at_least_float32
+
+_FLOOR = 1e-4
+
+
+class Prediction(NamedTuple):
+    """What a predictor found in a batch of `B` images for the `k` parameters of its chart."""
+
+    pose: Tensor
+    """`(B, k)`."""
+    confidence: Tensor
+    """`(B, k)`, from 0 (nothing to see, or spread over the whole range) to 1 (one sharp place)."""
+    heatmaps: tuple[Tensor, ...]
+    """For each parameter, weights `(B, samples)` whose centre is the pose; they sum to 1, to 0 if nothing is seen."""
+
+
+class ConsistentPredictor(nn.Module):
+    r"""Reads a pose that is self-consistent whatever the weights.
+
+    Three things make it so. Every layer maps nothing to nothing: the first kernels sum to zero along the pose axis, so
+    that the features are built on the change of the image along the group's flow, and a constant background or a fixed
+    point of the group leaves no trace that could hold the centre of the heat map back. Rows of the chart (orbits of the
+    group) are averaged by how well they are seen (`Chart.row_weights`). The heat map is a power $|h|^p$ of the evidence
+    with a learned exponent $p > 1$: it vanishes with the evidence, is as selective as training makes it, and for small
+    $p$ counts an edge by its height, however wide it appears in the chart.
+    """
+
+    blur: Tensor
+    row_weights: Tensor
+
+    def __init__(self, chart: Chart, in_channels: int, *, channels: int = 32) -> None:
+        super().__init__()
+        self.chart = chart
+        self.poses = len(chart.groups)
+        stride = 2 if self.poses == 1 else 1  # along the invariant axis; pose axes keep their resolution
+        self.conv1 = nn.Conv2d(in_channels * chart.sheets, channels, 3, stride=(stride, 1), bias=False)
+        self.norm1 = ScaleNorm(channels)
+        self.activation1 = CentredActivation(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, bias=False)
+        self.norm2 = ScaleNorm(channels)
+        self.activation2 = CentredActivation(channels)
+        self.maps = nn.ModuleList(nn.Conv1d(channels, 1, 3, bias=False) for _ in range(self.poses))
+        self.log_excess = nn.Parameter(torch.full((self.poses,), math.log(0.25)))  # p = 1.25 at first
+        self.bias = nn.Parameter(torch.zeros(self.poses))
+        self.register_buffer("blur", torch.softmax(-torch.arange(-3.0, 4.0).square() / 2, 0), persistent=False)
+        weights = chart.row_weights()[::stride] if self.poses == 1 else torch.ones(chart.size[0])
+        self.register_buffer("row_weights", weights / weights.sum(), persistent=False)
+
+    def forward(self, images: Tensor) -> Prediction:
+        """`(B, C, sheets, H, W)` to poses `(B, k)`."""
+        periodic = self.chart.periodic
+        x = images.flatten(1, 2)  # sheets as channels
+        x = x - x[..., :1, :1]  # constants cancel in the first layer; here they cancel to the last bit
+        for axis in range(self.poses):
+            x = self._smooth(x, axis)
+        x = F.conv2d(pad(x, (1, 1), periodic), self._derivative(self.conv1.weight), stride=self.conv1.stride)
+        x = self.activation1(self.norm1(x))
+        kernels = self._derivative(self.conv2.weight) if self.chart.order == 2 else self.conv2.weight
+        x = self.activation2(self.norm2(F.conv2d(pad(x, (1, 1), periodic), kernels)))
+        pooled = [torch.einsum("bchw,h->bcw", x, self.row_weights.to(x.dtype)), x.mean(3)][: self.poses]
+        maps = []
+        for axis, (features, conv) in enumerate(zip(pooled, self.maps, strict=True)):
+            features = pad(features[:, :, None], (1, 0), (periodic[axis], False))[:, :, 0]
+            evidence = at_least_float32(conv(features)[:, 0])  # (B, samples)
+            maps.append(_heatmap(evidence, 1 + self.log_excess[axis].exp()))
+        return _read(maps, self.chart, self.bias)
+
+    def _derivative(self, kernels: Tensor) -> Tensor:
+        """`kernels` with zero mean along the pose axes."""
+        return kernels - kernels.mean((-1,) if self.poses == 1 else (-2, -1), keepdim=True)
+
+    def _smooth(self, x: Tensor, axis: int) -> Tensor:
+        """A Gaussian of one sample along a pose axis: what is finer than the grid cannot be followed on it."""
+        reach = len(self.blur) // 2
+        extent, shape = ((reach, 0), (1, -1)) if axis == 0 else ((0, reach), (-1, 1))
+        kernel = self.blur.to(x.dtype).reshape(1, 1, *shape).expand(x.shape[1], -1, -1, -1)
+        return F.conv2d(pad(x, extent, self.chart.periodic), kernel, groups=x.shape[1])
+
+
+class SoftmaxPredictor(nn.Module):
+    """The paper's predictor: features, maximum over the invariant axis, softmax, centroid.
+
+    Its softmax gives weight to empty background, which does not move with the image, so it is self-consistent only as
+    far as training makes it so.
+    """
+
+    half_ranges: Tensor
+
+    def __init__(
+        self, chart: Chart, in_channels: int, *, channels: int = 32, strides: tuple[int, int] = (2, 1)
+    ) -> None:
+        super().__init__()
+        self.chart = chart
+        self.poses = len(chart.groups)
+        self.trunk = _Trunk(in_channels, channels, strides)
+        self.maps = nn.ModuleList(nn.Conv1d(channels, 1, 3, padding=1, bias=False) for _ in range(self.poses))
+        self.bias = nn.Parameter(torch.zeros(self.poses))
+        self.register_buffer("half_ranges", _half_ranges(chart), persistent=False)
+        self.stride = strides[0] * strides[1]
+
+    def forward(self, images: Tensor) -> Prediction:
+        """`(B, C, sheets, H, W)` to poses `(B, k)`."""
+        x = self.trunk(images.transpose(1, 2).flatten(0, 1))  # each sheet by itself, (B * sheets, channels, h, w)
+        pooled = [x.amax(2), x.amax(3)][: self.poses]
+        pooled = [f.reshape(-1, self.chart.sheets, *f.shape[1:]).amax(1) for f in pooled]  # (B, channels, samples)
+        evidence = [at_least_float32(conv(f)[:, 0]) for f, conv in zip(pooled, self.maps, strict=True)]
+        maps = [torch.softmax(e, -1) for e in evidence]
+        return _read(maps, self.chart, torch.tanh(self.bias) * self.half_ranges, self.stride)
+
+
+class DirectPredictor(nn.Module):
+    """The Spatial Transformer's predictor: the paper's features, pooled and regressed; its first poses are zero."""
+
+    half_ranges: Tensor
+
+    def __init__(
+        self, chart: Chart, in_channels: int, *, channels: int = 32, strides: tuple[int, int] = (2, 1)
+    ) -> None:
+        super().__init__()
+        self.trunk = _Trunk(in_channels, channels, strides)
+        self.head = nn.Linear(9 * channels, len(chart.groups))
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        self.register_buffer("half_ranges", _half_ranges(chart), persistent=False)
+
+    def forward(self, images: Tensor) -> Prediction:
+        """`(B, C, 1, H, W)`, the image itself, to poses `(B, k)`."""
+        x = F.adaptive_max_pool2d(self.trunk(images.flatten(2, 3)), 3).flatten(1)
+        pose = torch.tanh(at_least_float32(self.head(x))) * self.half_ranges
+        return Prediction(pose, torch.ones_like(pose), ())
+
+
+class _Trunk(nn.Sequential):
+    """The paper's two convolutions: 3x3, batch normalisation, leaky ReLU."""
+
+    def __init__(self, in_channels: int, channels: int, strides: tuple[int, int]) -> None:
+        layers: list[nn.Module] = []
+        for stride in strides:
+            layers += [
+                nn.Conv2d(in_channels, channels, 3, stride=stride, padding=1, bias=False),
+                nn.BatchNorm2d(channels),
+                nn.LeakyReLU(0.1),
+            ]
+            in_channels = channels
+        super().__init__(*layers)
+
+
+PREDICTORS: dict[str, type[ConsistentPredictor] | type[SoftmaxPredictor] | type[DirectPredictor]] = {
+    "consistent": ConsistentPredictor,
+    "softmax": SoftmaxPredictor,
+    "direct": DirectPredictor,
+}
+"""The pose predictors, by name."""
+
+
+def predictor(name: str) -> type[ConsistentPredictor] | type[SoftmaxPredictor] | type[DirectPredictor]:
+    """The predictor class called `name`."""
+    return lookup(PREDICTORS, name, "predictor")
+
+
+def _half_ranges(chart: Chart) -> Tensor:
+    return torch.tensor([(high - low) / 2 for low, high in chart.ranges[: len(chart.groups)]])
+
+
+def _heatmap(evidence: Tensor, exponent: Tensor) -> Tensor:
+    r"""Weights $|h|^p$ of evidence h `(B, samples)`, scaled to sum to 1; all 0 where there is no evidence."""
+    power = evidence.square()
+    relative = power / (power.mean(-1, keepdim=True) + 1e-12)
+    weights = (relative + _FLOOR) ** (exponent / 2) - _FLOOR ** (exponent / 2)  # the floor keeps the gradient finite
+    return weights / (weights.sum(-1, keepdim=True) + 1e-6)
+
+
+def _read(maps: list[Tensor], chart: Chart, bias: Tensor, stride: int = 1) -> Prediction:
+    """The centre of each of `maps` `(B, samples)` along its pose axis of `chart`, as a prediction."""
+    found = [_centre(heatmap, chart, axis, stride) for axis, heatmap in enumerate(maps)]
+    pose, confidence = (torch.stack(column, -1) for column in zip(*found, strict=True))
+    return Prediction(pose + bias, confidence, tuple(maps))
+
+
+def _centre(heatmap: Tensor, chart: Chart, axis: int, stride: int) -> tuple[Tensor, Tensor]:
+    """The pose `(B,)` and confidence `(B,)` of a `heatmap` `(B, samples)` along a pose axis of `chart`."""
+    low, high = chart.ranges[axis]
+    positions = chart.axes(dtype=heatmap.dtype, device=heatmap.device)[axis][::stride] - chart.centre[axis]
+    if chart.periodic[axis]:
+        turn = 2 * math.pi / (high - low)
+        x = (heatmap * torch.cos(turn * positions)).sum(-1)
+        y = (heatmap * torch.sin(turn * positions)).sum(-1)
+        nowhere = x.square() + y.square() < 1e-10
+        x, y = torch.where(nowhere, 1.0, x), torch.where(nowhere, 0.0, y)
+        return -torch.atan2(y, x) / turn, torch.where(nowhere, 0.0, torch.sqrt(x.square() + y.square()))
+    mean = (heatmap * positions).sum(-1)
+    variance = (heatmap * (positions - mean[:, None]).square()).sum(-1)
+    spread = torch.sqrt(variance + 1e-12) / ((high - low) / math.sqrt(12))  # 1 for a flat map
+    return -mean, heatmap.sum(-1) * (1 - spread).clamp(0, 1)
