@@ -58,7 +58,7 @@ def measure(name: str, digits: np.ndarray, condition: str, seeds: int) -> dict[s
     figures = []
     for seed in range(max(1, round(share * seeds))):
         torch.manual_seed(seed)
-        layer = et.EquivariantTransformer(name, in_channels=1, predictor=predictor, background=background)
+        layer = et.EquivariantTransformer(name, in_channels=1, predictor=predictor)
         result = et.self_consistency(layer, images, THETA[name], size=size)
         figures.append([float(result.slope), float(result.rms), float(result.median)])
     slope, rms, median = np.mean(figures, 0)

@@ -42,6 +42,11 @@ def test_only_whole_periods_wrap():
     assert et.chart("dilation").periodic == (False, True)
 
 
+def test_lists_are_as_good_as_tuples():
+    chart = et.chart("x_shear")
+    assert chart.replace(size=[64, 64], ranges=[[-5, 5], [-1, 1]]) == chart
+
+
 def test_one_sample_sits_in_the_middle_of_its_range():
     grid = et.chart("cartesian").replace(size=(1, 1)).grid()
     assert torch.equal(grid, torch.zeros(1, 1, 1, 2))
@@ -61,6 +66,8 @@ def test_perspective_moves_both_half_planes_together_through_infinity():
         (lambda: et.chart("x_shear").replace(ranges=((1, 0), (0, 1))), "low < high"),
         (lambda: et.chart("x_shear").replace(ranges=((0, math.inf), (0, 1))), "finite"),
         (lambda: et.chart("x_shear").replace(size=(0, 4)), "at least 1"),
+        (lambda: et.chart("x_shear").replace(size=64), r"size is \(height, width\)"),
+        (lambda: et.chart(["x_shear"]), "unknown chart"),
         (lambda: et.chart("x_shear").replace(groups=()), "one or two groups"),
     ],
 )

@@ -2,6 +2,7 @@ import copy
 import pickle
 
 import pytest
+import sympy
 import torch
 from glyphs import glyphs
 from torch import nn
@@ -65,9 +66,10 @@ def test_each_layer_looks_once_and_the_result_is_sampled_once(images, monkeypatc
 def test_later_layers_see_what_earlier_ones_did(images):
     canonicalizer = et.Canonicalizer(["x_shear", "rotation"], channels=8).eval()
     first, second = canonicalizer.layers
+    canonicalizer.background = 0.0
     out = canonicalizer(images)
     after_first = first(images).warp
-    torch.testing.assert_close(second.predict(images, after_first).pose, out.pose[:, 1:])
+    torch.testing.assert_close(second.predict(images, after_first, 0.0).pose, out.pose[:, 1:])
 
 
 def test_passes_run_the_stack_on_its_own_result(images):
@@ -95,6 +97,21 @@ def test_a_bound_limits_the_pose(images):
     layer = et.EquivariantTransformer("x_translation", bound=(-0.01, 0.01)).eval()
     moved = et.Warp.projective(et.group("x_translation").matrix(0.4)).image(images)
     torch.testing.assert_close(layer(moved).pose, torch.full((4, 1), 0.01))
+
+
+def test_each_parameter_has_its_own_bound(images):
+    torch.manual_seed(0)
+    layer = et.EquivariantTransformer("log_polar", bound=((-0.02, 0.02), (-0.01, 0.01)), channels=4).eval()
+    pose = layer(images).pose
+    assert (pose.abs() <= torch.tensor([0.02, 0.01])).all()
+
+
+def test_the_background_is_read_off_the_border(images):
+    torch.manual_seed(0)
+    layer = et.EquivariantTransformer("x_shear", channels=8).eval()
+    torch.testing.assert_close(layer(0.4 + 0.6 * images).pose, layer(images).pose, rtol=0, atol=1e-3)
+    out = layer(0.4 + 0.6 * images)
+    torch.testing.assert_close(out.background, torch.full((4, 1, 1, 1), 0.4), rtol=0, atol=1e-4)
 
 
 def test_mixed_stacks_and_flows(images):
@@ -146,6 +163,31 @@ def test_the_whole_result_can_be_compiled_and_exported(images):
         out = run(images)
         torch.testing.assert_close(out.pose, expected.pose)
         torch.testing.assert_close(out.image, expected.image)
+
+
+def test_flow_layers_export_too(images):
+    layer = et.EquivariantTransformer(et.derive(radial_lens_formula(), name="lens"), channels=4).eval()
+    program = torch.export.export(layer, (images,))
+    torch.testing.assert_close(program.module()(images).pose, layer(images).pose)
+
+
+def radial_lens_formula():
+    x, y, theta = sympy.symbols("x y theta")
+    shrink = sympy.sqrt(1 - 2 * theta * (x**2 + y**2))
+    return x / shrink, y / shrink
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_the_geometry_keeps_its_precision_when_the_weights_change_theirs(images, dtype):
+    torch.manual_seed(0)
+    layer = et.EquivariantTransformer("rotation", channels=8).eval()
+    expected = layer(images).pose
+    layer = layer.to(dtype)
+    assert layer.grid.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(layer.grid.float(), layer.chart.grid())
+    for given in (images, images.to(dtype)):
+        error = (layer(given).pose.float() - expected + torch.pi) % (2 * torch.pi) - torch.pi
+        assert error.abs().max() < (0.4 if dtype == torch.bfloat16 else 0.05)
 
 
 def test_copies_pickles_and_state_dicts(images):
@@ -236,8 +278,24 @@ def test_a_training_step_can_be_captured_in_a_cuda_graph(images):
         (lambda x: et.EquivariantTransformer("x_shear", in_channels=3)(x), ValueError, "made for 3 channels"),
         (lambda x: et.EquivariantTransformer("x_shear")(x.to(torch.uint8)), TypeError, "floating point"),
         (lambda x: et.EquivariantTransformer("x_shear")(x[0]), ValueError, r"shape \(B, C, H, W\)"),
-        (lambda x: et.EquivariantTransformer("x_shear")(x / 0 * 0), ValueError, r"images \[0, 1, 2, 3\] contain NaN"),
+        (
+            lambda x: et.EquivariantTransformer("x_shear")(x / 0),
+            ValueError,
+            r"\[0, 1, 2, 3\] contain NaN or inf",
+        ),
         (lambda _: et.EquivariantTransformer("x_shear", bound=(1, 0)), ValueError, "low < high"),
+        (lambda _: et.EquivariantTransformer("log_polar", bound=(0, 1)), ValueError, "each of 2 parameters"),
+        (lambda _: et.EquivariantTransformer("x_shear", bound=0.5), ValueError, "low, high"),
+        (lambda _: et.EquivariantTransformer("x_shear", predictor="direct"), ValueError, "use SpatialTransformer"),
+        (lambda _: et.EquivariantTransformer(et.chart("x_shear").replace(size=(2, 64))), ValueError, "at least 4 x 4"),
+        (
+            lambda _: et.EquivariantTransformer(et.chart("x_shear").replace(ranges=((100, 101), (-1, 1)))),
+            ValueError,
+            "show nothing",
+        ),
+        (lambda _: et.Canonicalizer("x_shear"), ValueError, "takes a list"),
+        (lambda _: et.Canonicalizer(["x_shear", et.SpatialTransformer("rotation", 3)]), ValueError, "must agree"),
+        (lambda x: et.EquivariantTransformer("x_shear")(x.tolist()), TypeError, "must be a torch.Tensor"),
         (lambda _: et.Canonicalizer([]), ValueError, "at least one layer"),
         (lambda _: et.Canonicalizer(["x_shear"], passes=0), ValueError, "at least 1"),
         (lambda _: et.Canonicalizer(["x_shear"], gate=2.0), ValueError, r"\(0, 1\]"),

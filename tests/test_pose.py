@@ -31,6 +31,8 @@ def test_predictions_have_the_promised_shapes(chart, kind):
 @pytest.mark.parametrize("value", [0.0, 0.7])
 def test_an_empty_image_has_pose_zero_and_no_confidence(chart, value):
     predictor = ConsistentPredictor(chart, 1, channels=4)
+    with torch.no_grad():
+        predictor.bias.fill_(0.7)
     images = torch.full((2, 1, 24, 24), value, requires_grad=True)
     prediction = predictor(et.Warp.identity().sample(images, chart.grid(), background=value))
     torch.testing.assert_close(prediction.pose, torch.zeros_like(prediction.pose))

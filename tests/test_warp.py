@@ -243,6 +243,23 @@ def test_boxes_hold_their_points():
     assert over_the_horizon.abs().eq(torch.inf).all()
 
 
+def test_boxes_hold_their_points_under_a_flow_too():
+    barrel = lens(torch.tensor(-0.5))
+    hull = barrel.boxes(torch.tensor([[-1.0, -1.0, 1.0, 1.0]]))
+    edge = torch.stack((torch.ones(50), torch.linspace(-1, 1, 50)), -1)
+    assert barrel.points(edge)[:, 0].max() <= hull[0, 2] + 1e-3
+
+
+@pytest.mark.parametrize("scale", [1e-15, 1.0, 1e15])
+def test_the_scale_of_a_matrix_does_not_matter(scale):
+    matrix = random_matrices(2)
+    images = torch.rand(2, 1, 6, 6)
+    warp = Warp.projective(scale * matrix)
+    torch.testing.assert_close(warp.image(images), Warp.projective(matrix).image(images), rtol=0, atol=1e-4)
+    points = torch.rand(2, 3, 2) / 2
+    torch.testing.assert_close(warp.inverse().points(warp.points(points)), points, rtol=0, atol=1e-4)
+
+
 def test_antialiasing_removes_what_cannot_be_shown():
     stripes = (torch.arange(128) % 2).float().expand(1, 1, 128, 128)  # grey when seen from afar
     shrink = Warp.projective(et.group("dilation").matrix(torch.tensor(3.7).log()))
@@ -291,6 +308,10 @@ def test_gradients_are_finite_at_the_horizon():
 
 def test_bad_input_is_explained():
     images, warp = torch.rand(2, 1, 4, 4), Warp.projective(torch.eye(3))
+    with pytest.raises(TypeError, match=r"must be a torch.Tensor, got list"):
+        warp.image([[1.0]])
+    with pytest.raises(TypeError, match="unsupported operand"):
+        warp @ 3
     bad_matrices = [
         (torch.eye(2), r"shape \(B, 3, 3\) or \(3, 3\), got \(2, 2\)"),
         ([[1, 0, 0]], "got list"),
@@ -311,6 +332,10 @@ def test_bad_input_is_explained():
         (lambda: warp.image(images, mode="cubic"), "the modes are"),
         (lambda: warp.image(images, padding="wrap"), "the paddings are"),
         (lambda: lens(torch.zeros(2, 2)), r"shape \(B,\) or \(\)"),
+        (
+            lambda: Warp.projective(random_matrices(3)) @ Warp.projective(random_matrices(2)),
+            "cannot compose 3 warps with 2",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             call()

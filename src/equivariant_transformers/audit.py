@@ -26,6 +26,7 @@ from equivariant_transformers.layers import (
     EquivariantTransformer,
     SpatialTransformer,
 )
+from equivariant_transformers.resampling import border_mean
 from equivariant_transformers.warp import Warp
 
 Function = Callable[[Tensor], Any]
@@ -45,7 +46,7 @@ class Rendering(TypedDict, total=False):
     """The (height, width) of the test images, sampled from `images` as the large originals. By default they have the
     size of `images` and are sampled from a four-fold bicubic enlargement."""
     background: float | None
-    """The value outside the images; by default the layer's own `background`, else 0."""
+    """The value outside the images; by default the layer's own `background`, else the mean of each image's border."""
     batch_size: int
     """How many images are held at a time; 64 by default."""
 
@@ -212,7 +213,7 @@ def self_consistency(
 
 
 def invariance(
-    layer: Function, images: Tensor, theta: Theta, *, group: str | Group, **rendering: Unpack[Rendering]
+    layer: Function, images: Tensor, theta: Theta, *, group: str | Group | None = None, **rendering: Unpack[Rendering]
 ) -> Invariance:
     r"""How much the output changes when `group` acts on the images: $L(T_\theta\phi)$ against $L(\phi)$.
 
@@ -225,7 +226,7 @@ def invariance(
     >>> result.overall > 0.1
     True
     """
-    acting, *others = _as_groups(group)
+    acting, *others = _own_groups(layer) if group is None else _as_groups(group)
     if others:
         raise ValueError(f"invariance is measured under one group at a time, got {1 + len(others)}")
     values = _values(theta)
@@ -301,9 +302,9 @@ def _compare(
             if size is None:
                 large = (_ENLARGEMENT * height, _ENLARGEMENT * width)
                 originals = Warp.identity().image(originals, size=large, mode="bicubic", padding="border")
+            outside = border_mean(originals) if background is None else background
             outputs = (  # one at a time, as they are used: memory does not grow with the number of thetas
-                layer(warp.image(originals, size=(height, width), background=background, antialias=True))
-                for warp in warps
+                layer(warp.image(originals, size=(height, width), background=outside, antialias=True)) for warp in warps
             )
             reference = next(outputs)
             rows = [comparison(reference, moved, warp) for moved, warp in zip(outputs, warps[1:], strict=True)]
@@ -382,10 +383,10 @@ def _as_groups(groups: Groups) -> tuple[Group, ...]:
     return tuple(group(one) for one in ((groups,) if isinstance(groups, (str, Group)) else groups))
 
 
-def _own_background(layer: Function) -> float:
+def _own_background(layer: Function) -> float | None:
     parts = layer.modules() if isinstance(layer, nn.Module) else (layer,)
     found = (getattr(part, "background", None) for part in parts)
-    return next((float(value) for value in found if isinstance(value, (int, float))), 0.0)
+    return next((float(value) for value in found if isinstance(value, (int, float))), None)
 
 
 def _tensors(layer: Function) -> Iterator[Tensor]:

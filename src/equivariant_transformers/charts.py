@@ -70,8 +70,19 @@ class Chart:
     """The symbolic formulas, where `derive` found them."""
 
     def __post_init__(self) -> None:
+        try:
+            ranges = tuple((float(low), float(high)) for low, high in self.ranges)
+            size = tuple(int(count) for count in self.size)
+        except TypeError:
+            raise ValueError(
+                f"ranges are two (low, high) pairs and a size is (height, width); got {self.ranges} and {self.size}"
+            ) from None
+        object.__setattr__(self, "ranges", ranges)
+        object.__setattr__(self, "size", size)
         if not 1 <= len(self.groups) <= 2:
             raise ValueError(f"a chart has one or two groups, got {len(self.groups)}")
+        if len(self.ranges) != 2:
+            raise ValueError(f"a chart has two ranges, got {len(self.ranges)}")
         for low, high in self.ranges:
             if not (math.isfinite(low) and math.isfinite(high) and low < high):
                 raise ValueError(f"a chart range is (low, high) with low < high and both finite, got ({low}, {high})")
@@ -105,7 +116,7 @@ class Chart:
         area = self._row_areas((low - reach, high + reach), torch.zeros(()))
         useful = self._row_areas((low, high), torch.tensor(_BLURRED))
         weights = useful * (useful / area.clamp_min(1e-12)).clamp(max=1) ** 8
-        return (weights / weights.sum()).float()
+        return (weights / weights.sum().clamp_min(1e-12)).float()
 
     def _row_areas(self, bounds: Range, margin: Tensor, samples: int = 512) -> Tensor:
         """The image's area on each row between `bounds`, over all sheets and `margin` off the singular set."""
@@ -297,7 +308,7 @@ _ROWS = (
     _row(
         "x_perspective",
         (at.x_perspective, at.from_x_perspective, at.x_of),
-        ((1, 14.5), _RAYS),
+        ((1, 14.25), _RAYS),
         sheets=2,
         sheet_of=at.left,
         mirrored=True,
@@ -305,7 +316,7 @@ _ROWS = (
     _row(
         "y_perspective",
         (at.y_perspective, at.from_y_perspective, at.y_of),
-        ((1, 14.5), _RAYS),
+        ((1, 14.25), _RAYS),
         sheets=2,
         sheet_of=at.above,
         mirrored=True,

@@ -6,6 +6,8 @@ canonical coordinates `(..., 2)` and `sheet` integers `(...)`.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -30,10 +32,10 @@ def sign(bit: Tensor, like: Tensor) -> Tensor:
 
 
 def radius(points: Tensor) -> Tensor:
-    """The distance of `points` `(..., 2)` from the origin, at least epsilon and with a finite gradient."""
-    x, y = points.unbind(-1)
+    """The distance of `points` `(..., 2)` from the origin, with a finite gradient there and no overflow far out."""
     eps = torch.finfo(points.dtype).eps
-    return torch.sqrt((x * x + y * y).clamp_min(eps * eps))
+    size = points.detach().abs().amax(-1).clamp_min(eps)
+    return size * torch.sqrt((points / size[..., None]).square().sum(-1).clamp_min(eps))
 
 
 def angle(points: Tensor) -> Tensor:
@@ -41,6 +43,11 @@ def angle(points: Tensor) -> Tensor:
     x, y = points.unbind(-1)
     at_origin = points.abs().amax(-1) < torch.finfo(x.dtype).eps
     return torch.atan2(y, torch.where(at_origin, torch.ones_like(x), x))
+
+
+def exp(value: Tensor) -> Tensor:
+    """The exponential, held below the largest finite number so that products with small factors stay finite."""
+    return torch.exp(value.clamp(max=0.9 * math.log(torch.finfo(value.dtype).max)))
 
 
 def log_magnitude(value: Tensor) -> Tensor:
@@ -71,7 +78,7 @@ def log_polar(points: Tensor) -> Tensor:
 
 def from_log_polar(u: Tensor, sheet: Tensor) -> Tensor:
     phi, log_r = u.unbind(-1)
-    return from_polar(pair(phi, torch.exp(log_r)), sheet)
+    return from_polar(pair(phi, exp(log_r)), sheet)
 
 
 def radial(points: Tensor) -> Tensor:
@@ -89,7 +96,7 @@ def x_scale(points: Tensor) -> Tensor:
 
 def from_x_scale(u: Tensor, sheet: Tensor) -> Tensor:
     log_x, y = u.unbind(-1)
-    return pair(sign(sheet, u) * torch.exp(log_x), y)
+    return pair(sign(sheet, u) * exp(log_x), y)
 
 
 def y_scale(points: Tensor) -> Tensor:
@@ -107,18 +114,19 @@ def log_log(points: Tensor) -> Tensor:
 
 def from_log_log(u: Tensor, sheet: Tensor) -> Tensor:
     log_x, log_y = u.unbind(-1)
-    return pair(sign(sheet % 2, u) * torch.exp(log_x), sign(sheet // 2, u) * torch.exp(log_y))
+    return pair(sign(sheet % 2, u) * exp(log_x), sign(sheet // 2, u) * exp(log_y))
 
 
 def hyperbolic(points: Tensor) -> Tensor:
     x, y = points.unbind(-1)
-    x, y = away_from_zero(x), away_from_zero(y)
-    return pair((torch.log(x.abs()) - torch.log(y.abs())) / 2, torch.sign(y) * torch.sqrt((x * y).abs()))
+    width, height = away_from_zero(x).abs(), away_from_zero(y).abs()
+    side = torch.where(y < 0, -1.0, 1.0).to(y.dtype)
+    return pair((torch.log(width) - torch.log(height)) / 2, side * torch.sqrt(width) * torch.sqrt(height))
 
 
 def from_hyperbolic(u: Tensor, sheet: Tensor) -> Tensor:
     squeeze, v = u.unbind(-1)
-    return pair(sign(sheet, u) * v * torch.exp(squeeze), v * torch.exp(-squeeze))
+    return pair(sign(sheet, u) * v * exp(squeeze), v * exp(-squeeze))
 
 
 def x_shear(points: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ def terms(generator: Matrix3) -> tuple[Term, ...]:
 
 
 def evaluate(terms: tuple[Term, ...], theta: Tensor) -> Tensor:
-    """The sum of `terms` at theta `(...)`, as `(..., 3, 3)`."""
+    """The sum of `terms` at theta `(...)`, as `(..., 3, 3)`; entries that overflow are the largest finite number."""
     values = [(term.coefficients, term.value(theta)) for term in terms]
     zero = torch.zeros_like(theta)
     entries = []
@@ -78,7 +78,8 @@ def evaluate(terms: tuple[Term, ...], theta: Tensor) -> Tensor:
         for j in range(3):
             parts = [value if c[i][j] == 1 else c[i][j] * value for c, value in values if c[i][j] != 0]
             entries.append(sum(parts[1:], parts[0]) if parts else zero)
-    return torch.stack(entries, -1).reshape(*theta.shape, 3, 3)
+    largest = torch.finfo(theta.dtype).max
+    return torch.stack(entries, -1).clamp(-largest, largest).reshape(*theta.shape, 3, 3)
 
 
 def period(terms: tuple[Term, ...]) -> float | None:

@@ -205,7 +205,7 @@ def group(name: str | Group) -> Group:
 
 def lookup(table: dict[str, T], name: str, kind: str) -> T:
     """`table[name]`, with an error that lists the names and suggests the nearest one."""
-    if name in table:
+    if isinstance(name, str) and name in table:
         return table[name]
     nearest = difflib.get_close_matches(str(name), table, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""

@@ -6,15 +6,22 @@ chart, and appends its own inverse transformation. The input is sampled once mor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree
+from typing_extensions import Self
 
-from equivariant_transformers.charts import CHARTS, Chart, chart
-from equivariant_transformers.pose import DirectPredictor, Prediction, predictor
-from equivariant_transformers.resampling import check_images
+from equivariant_transformers.charts import CHARTS, Chart
+from equivariant_transformers.charts import chart as find_chart
+from equivariant_transformers.groups import lookup
+from equivariant_transformers.pose import PREDICTORS, DirectPredictor, Prediction
+from equivariant_transformers.projective import can_inspect
+from equivariant_transformers.resampling import border_mean, check_images, smooth
 from equivariant_transformers.warp import FlowStep, Warp
 
 Bounds = tuple[float, float]
@@ -36,11 +43,12 @@ class Canonicalization:
     """`(B, k)`, from 0 to 1."""
     heatmaps: tuple[Tensor, ...]
     """`(B, samples)` for each parameter of an equivariant layer, along its chart's pose axis."""
-    background: float
+    background: float | Tensor
+    """The value outside the input, a number or `(B, C, 1, 1)`."""
 
     @property
     def image(self) -> Tensor:
-        """The canonical images `(B, C, H, W)`, sampled once from the input."""
+        """The canonical images `(B, C, H, W)`, by one sampling of the input at each access."""
         return self.warp.image(self.images, background=self.background)
 
     @property
@@ -50,16 +58,73 @@ class Canonicalization:
         return self.warp.valid(size, self.images.device).expand(self.images.shape[0], -1, -1, -1)
 
     def on(self, grid: Tensor) -> Tensor:
-        """The canonical images at the points of `grid` `(..., h, w, 2)`, sampled once from the input."""
+        """The canonical images at the points of `grid` `(..., h, w, 2)`, by one sampling of the input."""
         return _look(self.images, self.warp, grid, self.background)
 
 
 # So that torch.export can return these.
-for _type in (FlowStep, Warp, Canonicalization):
+_pytree.register_pytree_node(
+    FlowStep,
+    lambda step: ([step.theta], step.flow),
+    lambda leaves, flow: FlowStep(flow, *leaves),
+    serialized_type_name="equivariant_transformers.FlowStep",
+)
+for _type in (Warp, Canonicalization):
     torch.export.register_dataclass(_type)
 
 
-class EquivariantTransformer(nn.Module):
+class _OnChart(nn.Module):
+    """The grid of a chart, which keeps its precision when the module changes its dtype."""
+
+    grid: Tensor
+
+    def __init__(self, view: Chart) -> None:
+        super().__init__()
+        self.view = view
+        self.register_buffer("grid", view.grid(), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        dtype = torch.promote_types(self.grid.dtype, torch.float32)
+        self.grid = self.view.grid(dtype=dtype, device=self.grid.device)
+        return self
+
+
+class _Transformer(_OnChart):
+    """What both kinds of layer share; they differ in what they look at and in how they read the pose."""
+
+    def __init__(
+        self,
+        chart: Chart,
+        view: Chart,
+        predictor: nn.Module,
+        in_channels: int,
+        bound: Bounds | Sequence[Bounds] | None,
+        background: float | None,
+    ) -> None:
+        super().__init__(view)
+        self.chart = chart
+        self.predictor = predictor
+        self.in_channels = in_channels
+        self.bounds = _bounds(bound, len(chart.groups))
+        self.background = background
+
+    def predict(self, images: Tensor, warp: Warp, background: float | Tensor) -> Prediction:
+        """The pose of `images` `(B, C, H, W)` seen through `warp`."""
+        seen = _look(images, warp, self.grid, background)
+        weight = next(self.predictor.parameters(), seen)
+        prediction: Prediction = self.predictor(seen.to(weight.dtype))
+        if self.bounds is None:
+            return prediction
+        columns = zip(prediction.pose.unbind(-1), self.bounds, strict=True)
+        return prediction._replace(pose=torch.stack([column.clamp(*bound) for column, bound in columns], -1))
+
+    def forward(self, images: Tensor) -> Canonicalization:
+        """`(B, C, H, W)` to the canonical images and everything about them."""
+        return _canonicalize([self], images, self.background, passes=1, gate=None)
+
+
+class EquivariantTransformer(_Transformer):
     """Removes the pose of one group, or of two that commute, in a way that follows every transformation of the input.
 
     Args:
@@ -67,16 +132,14 @@ class EquivariantTransformer(nn.Module):
         in_channels: channels of the images.
         predictor: how the pose is read: `consistent` whatever the weights, or `softmax` as in the paper.
         channels: features in the predictor.
-        bound: (low, high) limits for every pose of the layer; None leaves it free.
-        background: the value of the images outside their frame.
+        bound: (low, high) limits of the pose, one pair for each parameter; None leaves it free.
+        background: the value of the images outside their frame; None takes the mean of each image's border.
 
     >>> layer = EquivariantTransformer("x_shear", in_channels=1)
     >>> out = layer(torch.rand(2, 1, 32, 32))
     >>> out.pose.shape, out.image.shape
     (torch.Size([2, 1]), torch.Size([2, 1, 32, 32]))
     """
-
-    grid: Tensor
 
     def __init__(
         self,
@@ -85,27 +148,18 @@ class EquivariantTransformer(nn.Module):
         *,
         predictor: str = "consistent",
         channels: int = 32,
-        bound: Bounds | None = None,
-        background: float = 0.0,
+        bound: Bounds | Sequence[Bounds] | None = None,
+        background: float | None = None,
     ) -> None:
-        super().__init__()
-        self.chart = _chart(chart)
-        self.in_channels = in_channels
-        self.bound = _checked(bound)
-        self.background = background
-        self.predictor = _predictor_class(predictor)(self.chart, in_channels, channels=channels)
-        self.register_buffer("grid", self.chart.grid(), persistent=False)
-
-    def predict(self, images: Tensor, warp: Warp) -> Prediction:
-        """The pose of `images` `(B, C, H, W)` seen through `warp`."""
-        return _bounded(self.predictor(_look(images, warp, self.grid, self.background)), self.bound)
-
-    def forward(self, images: Tensor) -> Canonicalization:
-        """`(B, C, H, W)` to the canonical images and everything about them."""
-        return _canonicalize([self], images, passes=1, gate=None)
+        kind = lookup(PREDICTORS, predictor, "predictor")
+        if kind is DirectPredictor:
+            raise ValueError("the direct predictor reads the image, not a chart: use SpatialTransformer")
+        chart = find_chart(chart)
+        reader = kind(chart, in_channels, channels=channels)
+        super().__init__(chart, chart, reader, in_channels, bound, background)
 
 
-class SpatialTransformer(nn.Module):
+class SpatialTransformer(_Transformer):
     """Removes a pose that an ordinary network reads off the image, the paper's baseline. It begins as the identity.
 
     The arguments are those of `EquivariantTransformer`; the chart gives the group and how large a pose can be.
@@ -116,32 +170,19 @@ class SpatialTransformer(nn.Module):
     True
     """
 
-    grid: Tensor
-
     def __init__(
         self,
         chart: str | Chart,
         in_channels: int = 1,
         *,
         channels: int = 32,
-        bound: Bounds | None = None,
-        background: float = 0.0,
+        bound: Bounds | Sequence[Bounds] | None = None,
+        background: float | None = None,
     ) -> None:
-        super().__init__()
-        self.chart = _chart(chart)
-        self.in_channels = in_channels
-        self.bound = _checked(bound)
-        self.background = background
-        self.predictor = DirectPredictor(self.chart, in_channels, channels=channels)
-        self.register_buffer("grid", CHARTS["cartesian"].replace(size=self.chart.size).grid(), persistent=False)
-
-    def predict(self, images: Tensor, warp: Warp) -> Prediction:
-        """The pose of `images` `(B, C, H, W)` seen through `warp`."""
-        return _bounded(self.predictor(_look(images, warp, self.grid, self.background)), self.bound)
-
-    def forward(self, images: Tensor) -> Canonicalization:
-        """`(B, C, H, W)` to the transformed images and everything about them."""
-        return _canonicalize([self], images, passes=1, gate=None)
+        chart = find_chart(chart)
+        view = CHARTS["cartesian"].replace(size=chart.size)
+        reader = DirectPredictor(chart, in_channels, channels=channels)
+        super().__init__(chart, view, reader, in_channels, bound, background)
 
 
 Layer = EquivariantTransformer | SpatialTransformer
@@ -155,7 +196,7 @@ class Canonicalizer(nn.Module):
         in_channels: channels of the images.
         predictor: of the layers that are made here.
         channels: of the layers that are made here.
-        background: the value of the images outside their frame.
+        background: the value of the images outside their frame; None takes the mean of each image's border.
         passes: how often the stack is run, with the same weights, on its own result.
         gate: shrinks a pose in proportion to its confidence below this value; None leaves poses as they are.
 
@@ -171,31 +212,34 @@ class Canonicalizer(nn.Module):
         *,
         predictor: str = "consistent",
         channels: int = 32,
-        background: float = 0.0,
+        background: float | None = None,
         passes: int = 1,
         gate: float | None = None,
     ) -> None:
         super().__init__()
-        if not layers:
-            raise ValueError("a canonicalizer needs at least one layer")
+        if isinstance(layers, str) or not layers:
+            raise ValueError(f"a canonicalizer takes a list of at least one layer, got {layers!r}")
         if passes < 1:
             raise ValueError(f"passes must be at least 1, got {passes}")
         if gate is not None and not 0 < gate <= 1:
             raise ValueError(f"a gate is a confidence in (0, 1], or None; got {gate}")
-        self.passes = passes
-        self.gate = gate
-        self.layers = nn.ModuleList(
+        made = [
             layer
             if isinstance(layer, (EquivariantTransformer, SpatialTransformer))
-            else EquivariantTransformer(
-                layer, in_channels, predictor=predictor, channels=channels, background=background
-            )
+            else EquivariantTransformer(layer, in_channels, predictor=predictor, channels=channels)
             for layer in layers
-        )
+        ]
+        if any(layer.in_channels != in_channels for layer in made):
+            given = [layer.in_channels for layer in made]
+            raise ValueError(f"the layers take {given} channels and the canonicalizer {in_channels}: they must agree")
+        self.layers = nn.ModuleList(made)
+        self.background = background
+        self.passes = passes
+        self.gate = gate
 
     def forward(self, images: Tensor) -> Canonicalization:
         """`(B, C, H, W)` to the canonical images and everything about them."""
-        return _canonicalize(list(self.layers), images, self.passes, self.gate)  # type: ignore[arg-type]
+        return _canonicalize(list(self.layers), images, self.background, self.passes, self.gate)  # type: ignore[arg-type]
 
 
 class Canonicalized(nn.Module):
@@ -212,32 +256,32 @@ class Canonicalized(nn.Module):
     torch.Size([2, 10])
     """
 
-    grid: Tensor | None
-
     def __init__(
         self, backbone: nn.Module, canonicalizer: Canonicalizer | Layer, chart: str | Chart | None = None
     ) -> None:
         super().__init__()
         self.backbone = backbone
         self.canonicalizer = canonicalizer
-        self.chart = None if chart is None else _chart(chart)
-        self.register_buffer("grid", None if self.chart is None else self.chart.grid(), persistent=False)
+        self.view = None if chart is None else _OnChart(find_chart(chart))
 
     def forward(self, images: Tensor) -> Tensor:
         """The backbone's output for the canonical images."""
         out: Canonicalization = self.canonicalizer(images)
-        seen = out.image if self.grid is None else out.on(self.grid).flatten(1, 2)  # sheets as channels
+        seen = out.image if self.view is None else out.on(self.view.grid).flatten(1, 2)  # sheets as channels
         result: Tensor = self.backbone(seen)
         return result
 
 
-def _canonicalize(layers: list[Layer], images: Tensor, passes: int, gate: float | None) -> Canonicalization:
+def _canonicalize(
+    layers: Sequence[_Transformer], images: Tensor, background: float | None, passes: int, gate: float | None
+) -> Canonicalization:
     _check(images, layers[0].in_channels)
+    outside = border_mean(images) if background is None else background
     warp = Warp.identity()
     names: list[str] = []
     found: list[Prediction] = []
-    for layer in layers * passes:
-        prediction = layer.predict(images, warp)
+    for layer in [*layers] * passes:
+        prediction = layer.predict(images, warp, outside)
         if gate is not None:
             certain = (prediction.confidence / gate).clamp(max=1)
             prediction = prediction._replace(pose=prediction.pose * certain)
@@ -251,7 +295,7 @@ def _canonicalize(layers: list[Layer], images: Tensor, passes: int, gate: float 
         tuple(names),
         torch.cat([prediction.confidence for prediction in found], -1),
         tuple(heatmap for prediction in found for heatmap in prediction.heatmaps),
-        layers[0].background,
+        outside,
     )
 
 
@@ -264,42 +308,34 @@ def _removal(chart: Chart, pose: Tensor) -> Warp:
     return warp
 
 
-def _look(images: Tensor, warp: Warp, grid: Tensor, background: float) -> Tensor:
-    """`images` through `warp` at `grid` `(..., h, w, 2)`, filtered first if they are much finer than the grid."""
-    height, width = images.shape[-2:]
-    finer = height > 1.5 * grid.shape[-3] or width > 1.5 * grid.shape[-2]
-    return warp.sample(images, grid, background=background, antialias=finer)
+def _look(images: Tensor, warp: Warp, grid: Tensor, background: float | Tensor) -> Tensor:
+    """`images` through `warp` at `grid` `(..., h, w, 2)`, smoothed first as far as they are finer than the grid.
+
+    The smoothing is the same everywhere: one that followed the spacing of the grid would not move with the content.
+    """
+    finer = max(images.shape[-2] / grid.shape[-3], images.shape[-1] / grid.shape[-2], 1.0)
+    for level in range(1, 1 + round(math.log2(finer))):
+        images = smooth(images, level)
+    return warp.sample(images, grid, background=background)
 
 
-def _bounded(prediction: Prediction, bound: Bounds | None) -> Prediction:
-    return prediction if bound is None else prediction._replace(pose=prediction.pose.clamp(*bound))
-
-
-def _checked(bound: Bounds | None) -> Bounds | None:
-    if bound is not None and not bound[0] < bound[1]:
-        raise ValueError(f"a bound is (low, high) with low < high, got {bound}")
-    return bound
-
-
-def _chart(name: str | Chart) -> Chart:
-    return chart(name)
-
-
-def _predictor_class(name: str) -> type[nn.Module]:
-    return predictor(name)
+def _bounds(bound: Any, poses: int) -> tuple[Bounds, ...] | None:
+    if bound is None:
+        return None
+    try:
+        pairs = [bound] if poses == 1 and isinstance(bound[0], (int, float)) else list(bound)
+        checked = tuple((float(low), float(high)) for low, high in pairs)
+    except (TypeError, ValueError):
+        checked = ()
+    if len(checked) != poses or any(not low < high for low, high in checked):
+        raise ValueError(f"a bound is a (low, high) pair with low < high for each of {poses} parameters, got {bound}")
+    return checked
 
 
 def _check(images: Tensor, channels: int) -> None:
     check_images(images)
     if images.shape[1] != channels:
         raise ValueError(f"the layer was made for {channels} channels, got images of shape {tuple(images.shape)}")
-    if _can_look_at(images) and images.isnan().any():
-        where = images.isnan().flatten(1).any(1).nonzero().flatten().tolist()
-        raise ValueError(f"images {where[:8]} contain NaN pixels")
-
-
-def _can_look_at(images: Tensor) -> bool:
-    """Whether values may be inspected: not while a graph is traced or captured, nor under a transform."""
-    if torch.compiler.is_compiling() or (torch.is_grad_enabled() and images.is_cuda):
-        return False
-    return type(images) is Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(images)
+    if can_inspect(images) and not images.isfinite().all():
+        where = (~images.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
+        raise ValueError(f"images {where[:8]} contain NaN or infinite pixels")

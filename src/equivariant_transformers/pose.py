@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from equivariant_transformers.charts import Chart
 from equivariant_transformers.conv import CentredActivation, ScaleNorm, pad
-from equivariant_transformers.groups import lookup
 from equivariant_transformers.projective import at_least_float32
 
 _FLOOR = 1e-4
@@ -59,10 +58,14 @@ class ConsistentPredictor(nn.Module):
         self.norm2 = ScaleNorm(channels)
         self.activation2 = CentredActivation(channels)
         self.maps = nn.ModuleList(nn.Conv1d(channels, 1, 3, bias=False) for _ in range(self.poses))
-        self.log_excess = nn.Parameter(torch.full((self.poses,), math.log(0.25)))  # p = 1.25 at first
+        self.log_excess = nn.Parameter(torch.full((self.poses,), math.log(0.35)))  # p = 1.35 at first
         self.bias = nn.Parameter(torch.zeros(self.poses))
         self.register_buffer("blur", torch.softmax(-torch.arange(-3.0, 4.0).square() / 2, 0), persistent=False)
+        if min(chart.size) < 4:
+            raise ValueError(f"a chart needs at least 4 x 4 samples to read a pose from, got {chart.size}")
         weights = chart.row_weights()[::stride] if self.poses == 1 else torch.ones(chart.size[0])
+        if not weights.sum() > 0:
+            raise ValueError(f"the ranges {chart.ranges} of chart {chart.name!r} show nothing of the image")
         self.register_buffer("row_weights", weights / weights.sum(), persistent=False)
 
     def forward(self, images: Tensor) -> Prediction:
@@ -172,11 +175,6 @@ PREDICTORS: dict[str, type[ConsistentPredictor] | type[SoftmaxPredictor] | type[
 """The pose predictors, by name."""
 
 
-def predictor(name: str) -> type[ConsistentPredictor] | type[SoftmaxPredictor] | type[DirectPredictor]:
-    """The predictor class called `name`."""
-    return lookup(PREDICTORS, name, "predictor")
-
-
 def _half_ranges(chart: Chart) -> Tensor:
     return torch.tensor([(high - low) / 2 for low, high in chart.ranges[: len(chart.groups)]])
 
@@ -193,7 +191,13 @@ def _read(maps: list[Tensor], chart: Chart, bias: Tensor, stride: int = 1) -> Pr
     """The centre of each of `maps` `(B, samples)` along its pose axis of `chart`, as a prediction."""
     found = [_centre(heatmap, chart, axis, stride) for axis, heatmap in enumerate(maps)]
     pose, confidence = (torch.stack(column, -1) for column in zip(*found, strict=True))
-    return Prediction(pose + bias, confidence, tuple(maps))
+    seen = torch.stack([heatmap.sum(-1) for heatmap in maps], -1)  # 0 for an empty image, whose pose is 0
+    pose = pose + bias * seen
+    wrapped = [
+        column - (high - low) * torch.round(column / (high - low)) if periodic else column
+        for column, (low, high), periodic in zip(pose.unbind(-1), chart.ranges, chart.periodic, strict=False)
+    ]
+    return Prediction(torch.stack(wrapped, -1), confidence, tuple(maps))
 
 
 def _centre(heatmap: Tensor, chart: Chart, axis: int, stride: int) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,15 @@ def away_from_zero(value: Tensor) -> Tensor:
     return torch.where(value.abs() < eps, floor, value)
 
 
+def can_inspect(tensor: Tensor) -> bool:
+    """Whether the values of `tensor` may steer the program: not while it is traced, captured or transformed."""
+    if torch.compiler.is_compiling() or type(tensor) not in (Tensor, torch.nn.Parameter):
+        return False
+    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
 def at_least_float32(tensor: Tensor) -> Tensor:
     """`tensor` in its own precision, or in float32 where that is less."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
@@ -72,4 +81,6 @@ def inverse(matrix: Tensor) -> Tensor:
     >>> inverse(torch.tensor([[2.0, 0, 0], [0, 4, 0], [0, 0, 1]])).diagonal()
     tensor([0.5000, 0.2500, 1.0000])
     """
-    return adjugate(matrix) / determinant(matrix)[..., None, None]
+    size = matrix.detach().abs().amax((-2, -1), keepdim=True)
+    scaled = matrix / size
+    return adjugate(scaled) / (determinant(scaled)[..., None, None] * size)

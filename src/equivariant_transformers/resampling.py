@@ -10,6 +10,7 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 _OUTSIDE = 4.0  # a coordinate that is well outside the image
+_BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
 _LEVELS = 4  # anti-aliasing filters for shrinking by 1, 2, 4 and 8
 
 
@@ -76,34 +77,45 @@ def resample(
     return result.to(images.dtype)
 
 
+def smooth(images: Tensor, level: int, padding: str = "border") -> Tensor:
+    """`images` `(B, C, H, W)` after one more step of smoothing: 1 makes them fit for halving, then 2 for quartering."""
+    spacing = 2 ** (level - 1)
+    for axis, sides in ((-2, (0, 0, 1, 1)), (-1, (1, 1, 0, 0))):
+        around = [2 * spacing * side for side in sides]
+        wide = F.pad(images, around, mode="constant" if padding == "zeros" else "replicate")
+        shifted = [wide.narrow(axis, k * spacing, images.shape[axis]) for k in range(5)]
+        images = torch.stack([weight * part for weight, part in zip(_BINOMIAL, shifted, strict=True)]).sum(0)
+    return images
+
+
 def _blurred(images: Tensor, padding: str) -> Tensor:
     """`images` and smoother copies of them, fit for shrinking by 1, 2, 4 and 8: `(B, levels * C, H, W)`."""
-    taps = torch.tensor([1, 4, 6, 4, 1], dtype=images.dtype, device=images.device) / 16
     copies = [images]
     for level in range(1, _LEVELS):
-        spacing = 2 ** (level - 1)
-        smooth = copies[-1].flatten(0, 1)[:, None]
-        for kernel, reach in ((taps[:, None], (0, 0, 2, 2)), (taps[None, :], (2, 2, 0, 0))):
-            around = [spacing * extent for extent in reach]
-            smooth = F.pad(smooth, around, mode="constant" if padding == "zeros" else "replicate")
-            smooth = F.conv2d(smooth, kernel[None, None], dilation=spacing)
-        copies.append(smooth[:, 0].reshape(images.shape))
+        copies.append(smooth(copies[-1], level, padding))
     return torch.cat(copies, 1)
 
 
 def _level_weights(grid: Tensor, image_size: tuple[int, ...]) -> Tensor:
     """How much of each level of `_blurred` every sample takes, by the spacing of `grid` in input pixels."""
     height, width = image_size
-    pixels = torch.tensor([max(width - 1, 1) / 2, max(height - 1, 1) / 2], dtype=grid.dtype, device=grid.device)
     spacing = torch.ones(grid.shape[:-1], dtype=grid.dtype, device=grid.device)
     for axis in (-3, -2):
         if grid.shape[axis] > 1:
-            steps = torch.linalg.vector_norm(grid.detach().diff(dim=axis) * pixels, dim=-1)
+            x, y = grid.detach().diff(dim=axis).unbind(-1)
+            steps = torch.hypot(x * (max(width - 1, 1) / 2), y * (max(height - 1, 1) / 2))
             nearest = torch.cat((steps, steps.narrow(axis + 1, -1, 1)), axis + 1)
             spacing = torch.maximum(spacing, nearest)
     level = torch.log2(spacing).clamp(0, _LEVELS - 1)
     levels = torch.arange(_LEVELS, device=grid.device).reshape(-1, *[1] * (level.ndim - 1))
     return (1 - (level[:, None] - levels).abs()).clamp_min(0)
+
+
+def border_mean(images: Tensor) -> Tensor:
+    """The mean of the outermost pixels of each channel of `images` `(B, C, H, W)`, as `(B, C, 1, 1)`."""
+    rows = torch.cat((images[..., 0, :], images[..., -1, :]), -1)
+    columns = torch.cat((images[..., 0], images[..., -1]), -1)
+    return torch.cat((rows, columns), -1).mean(-1)[..., None, None]
 
 
 def pixel_centres(
@@ -122,6 +134,8 @@ def _centres(count: int, dtype: torch.dtype, device: torch.device | str | None) 
 
 def check_images(images: Tensor) -> None:
     """Raise an error that says what is wrong with `images`, if anything is."""
+    if not isinstance(images, Tensor):
+        raise TypeError(f"images must be a torch.Tensor, got {type(images).__name__}; convert with torch.as_tensor")
     if images.ndim != 4:
         raise ValueError(f"images have shape (B, C, H, W), got {tuple(images.shape)}")
     if not images.is_floating_point():

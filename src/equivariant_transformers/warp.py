@@ -65,13 +65,14 @@ class Warp:
             given = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
             raise ValueError(f"a projective warp takes matrices of shape (B, 3, 3) or (3, 3), got {given}")
         matrix = _geometry(matrix)
-        if not torch.compiler.is_compiling():
+        if projective.can_inspect(matrix):
             _check_invertible(matrix.detach())
         return Warp((matrix,))
 
     @staticmethod
-    def flow(flow: Flow, theta: Tensor) -> Warp:
+    def flow(flow: Flow, theta: Tensor | float) -> Warp:
         """The warp of a one-parameter flow `(theta, points) -> points` at theta `(B,)` or `()`."""
+        theta = torch.as_tensor(theta)
         if theta.ndim > 1:
             raise ValueError(f"theta of a flow has shape (B,) or (), got {tuple(theta.shape)}")
         return Warp((FlowStep(flow, _geometry(theta)),))
@@ -86,7 +87,7 @@ class Warp:
         raise TypeError("this warp contains a flow that no matrix gives; use points() or image()")
 
     def __matmul__(self, other: Warp) -> Warp:
-        return self.compose(other)
+        return self.compose(other) if isinstance(other, Warp) else NotImplemented
 
     def compose(self, other: Warp) -> Warp:
         """The same as `self @ other`, in a form that `torch.compile` can trace."""
@@ -94,6 +95,7 @@ class Warp:
         for step in other.steps:
             last = steps[-1] if steps else None
             if isinstance(step, Tensor) and isinstance(last, Tensor):
+                _check_batches(last, step)
                 steps[-1] = projective.product(last, step)
             else:
                 steps.append(step)
@@ -121,9 +123,14 @@ class Warp:
 
         The hull of a box that reaches the horizon is the whole plane: (-inf, -inf, inf, inf).
         """
-        left, top, right, bottom = boxes.unbind(-1)
-        corners = torch.stack((left, top, right, top, right, bottom, left, bottom), -1).reshape(*boxes.shape, 2)
-        x, y, visible = self._map(*corners.unbind(-1))
+        left, top, right, bottom = boxes[..., None].unbind(-2)
+        # Straight edges stay straight under a matrix, so that corners are enough; a flow bends them.
+        pieces = 16 if any(isinstance(step, FlowStep) for step in self.steps) else 1
+        share = torch.arange(pieces, dtype=boxes.dtype, device=boxes.device) / pieces
+        across, down = left + (right - left) * share, top + (bottom - top) * share
+        x = torch.cat((across, right.expand_as(down), right + left - across, left.expand_as(down)), -1)
+        y = torch.cat((top.expand_as(across), down, bottom.expand_as(across), bottom + top - down), -1)
+        x, y, visible = self._map(x, y)
         low = torch.stack((x.amin(-1), y.amin(-1)), -1)
         high = torch.stack((x.amax(-1), y.amax(-1)), -1)
         bounded = visible.all(-1)[..., None]
@@ -226,10 +233,17 @@ def _geometry(tensor: Tensor) -> Tensor:
     return projective.at_least_float32(tensor)
 
 
+def _check_batches(left: Tensor, right: Tensor) -> None:
+    many, more = (matrix.shape[0] if matrix.ndim == 3 else 1 for matrix in (left, right))
+    if many != more and 1 not in (many, more):
+        raise ValueError(f"cannot compose {many} warps with {more}: they must be as many, or one of either")
+
+
 def _check_invertible(matrix: Tensor) -> None:
     finite = matrix.isfinite().flatten(-2).all(-1)
-    volume = torch.linalg.vector_norm(matrix, dim=-1).prod(-1)
-    singular = projective.determinant(matrix).abs() <= 8 * torch.finfo(matrix.dtype).eps * volume
+    scaled = matrix / matrix.abs().amax((-2, -1), keepdim=True)
+    volume = torch.linalg.vector_norm(scaled, dim=-1).prod(-1)
+    singular = ~(projective.determinant(scaled).abs() > 8 * torch.finfo(matrix.dtype).eps * volume)
     for problem, where in (
         ("NaN or infinite entries", ~finite),
         ("a zero determinant, so it cannot be inverted", singular),

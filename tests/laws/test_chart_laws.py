@@ -79,7 +79,9 @@ def test_singular_points_are_finite_and_masked(chart, dtype):
 @every_chart
 @both_dtypes
 def test_the_way_back_is_finite_everywhere(chart, dtype):
-    u = torch.cartesian_prod(*[torch.tensor([-3.0, -1.0, -0.0, 0.0, 1e-30, 2.0], dtype=dtype)] * 2).requires_grad_()
+    u = torch.cartesian_prod(
+        *[torch.tensor([-100.0, -3.0, -1.0, -0.0, 0.0, 1e-30, 2.0, 100.0], dtype=dtype)] * 2
+    ).requires_grad_()
     for sheet in range(chart.sheets):
         points = chart.to_plane(u, sheet)
         assert points.isfinite().all()

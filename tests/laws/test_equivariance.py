@@ -27,7 +27,7 @@ PICTURES = glyphs()
 
 def bounds(name):
     if name.endswith("perspective"):  # the singular point is inside the image, and orbits run into it unevenly
-        return {"slope": 0.45, "median": 0.13, "rms": 0.25}
+        return {"slope": 0.6, "median": 0.13, "rms": 0.25}
     if name == "dilation":
         return {"slope": 0.12, "median": 0.04, "rms": 0.1}
     return {"slope": 0.05, "median": 0.025, "rms": 0.05}
@@ -52,7 +52,7 @@ def test_poses_follow_at_every_image_size(name, size):
 
 @pytest.mark.parametrize("name", ["rotation", "x_shear", "x_scale", "x_translation"])
 def test_a_constant_background_changes_nothing(name):
-    layer = random_layer(name, 1, background=0.4)
+    layer = random_layer(name, 1)
     et.assert_equivariant(layer, 0.4 + 0.6 * PICTURES, THETA[name], size=(64, 64), **bounds(name))
 
 
@@ -69,7 +69,7 @@ def test_two_parameters_are_read_at_once(chart):
             size=(64, 64),
         )
         assert abs(float(result.slope) - 1) < 0.15, result
-        assert float(result.median) < 0.05, result
+        assert float(result.median) < 0.08, result
 
 
 @pytest.mark.parametrize("name", ["rotation", "x_shear", "x_translation"])
