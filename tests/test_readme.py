@@ -1,16 +1,20 @@
-"""The README's code runs and its table is what the library says."""
+"""The code on the pages runs, and their tables are what the library and its result files say."""
 
+import json
 import re
 from pathlib import Path
 
 import equivariant_transformers as et
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+CONSISTENCY = (ROOT / "docs" / "consistency.md").read_text()
 
 
 def test_the_code_runs():
-    for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
-        exec(compile(block, "README.md", "exec"), {})
+    for page in (README, CONSISTENCY):
+        for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+            exec(compile(block, "page", "exec"), {})
 
 
 def test_the_chart_table_is_true():
@@ -23,3 +27,13 @@ def test_the_chart_table_is_true():
             assert shown == f"[{low:.2f}, {high:.2f}{')' if periodic else ']'}"
         assert int(sheets) == chart.sheets
         assert share == f"{100 * chart.coverage():.0f} %"
+
+
+def test_the_consistency_table_is_what_was_measured():
+    results = json.loads((ROOT / "results" / "consistency.json").read_text())
+    rows = {line.split("|")[1].strip(): line for line in CONSISTENCY.splitlines() if line.startswith("| ")}
+    for condition, figures in results.items():
+        assert condition in rows["group"]
+        for group, row in figures.items():
+            shown = f"{row['slope']:.2f} / {row['rms']:.3f} / {row['median']:.3f}"
+            assert shown in rows[group].replace("*", ""), (condition, group)

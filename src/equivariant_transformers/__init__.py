@@ -5,7 +5,7 @@
 torch.Size([3, 3])
 """
 
-from equivariant_transformers.audit import Invariance, SelfConsistency, assert_equivariant, invariance, self_consistency
+from equivariant_transformers.audit import assert_equivariant, invariance, self_consistency
 from equivariant_transformers.charts import CHARTS, Chart, chart
 from equivariant_transformers.derive import derive
 from equivariant_transformers.groups import GROUPS, RADIAL_LENS, Group, group
@@ -17,6 +17,7 @@ from equivariant_transformers.layers import (
     SpatialTransformer,
 )
 from equivariant_transformers.legacy import load_2019
+from equivariant_transformers.measurements import Invariance, SelfConsistency
 from equivariant_transformers.pose import PREDICTORS
 from equivariant_transformers.warp import Warp
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from equivariant_transformers.audit import SelfConsistency
 from equivariant_transformers.charts import Chart
+from equivariant_transformers.measurements import SelfConsistency
 from equivariant_transformers.warp import Warp
 
 if TYPE_CHECKING:

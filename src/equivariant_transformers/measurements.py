@@ -1,0 +1,130 @@
+"""What an audit found: figures on self-consistency and invariance, and how they are shown."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class SelfConsistency:
+    r"""Predicted against true changes of pose, for `k` parameters, `n` values of theta and `B` images.
+
+    Each figure is a tensor `(k,)`, one entry a parameter. Errors are relative to the range of theta.
+    """
+
+    names: tuple[str, ...]
+    """The group of each parameter."""
+    theta: Tensor
+    """The true changes `(n,)`, float64."""
+    predicted: Tensor
+    r"""The predicted changes $f(T_\theta\phi) - f(\phi)$, `(k, n, B)`; of a periodic group, the value nearest theta."""
+
+    @property
+    def error(self) -> Tensor:
+        """Predicted less true change, relative to the range of theta: `(k, n, B)`."""
+        return (self.predicted - self.theta[:, None]) / (self.theta.max() - self.theta.min())
+
+    @property
+    def slopes(self) -> Tensor:
+        """The least-squares slope of predicted against true change for each image: `(k, B)`."""
+        centred = self.theta - self.theta.mean()
+        return torch.einsum("n,knb->kb", centred, self.predicted) / centred.square().sum()
+
+    @property
+    def slope(self) -> Tensor:
+        """The least-squares slope over all images: 1 for a self-consistent predictor, 0 for a constant one."""
+        return self.slopes.mean(-1)
+
+    @property
+    def slope_interval(self) -> Tensor:
+        """Half the width of the 95 % confidence interval of `slope`, from its spread over images; NaN for one image."""
+        images = self.predicted.shape[-1]
+        if images == 1:
+            return torch.full_like(self.slope, torch.nan)
+        return 1.96 * self.slopes.std(-1) / math.sqrt(images)
+
+    @property
+    def rms(self) -> Tensor:
+        """The root mean square of the error."""
+        return self.error.square().mean((1, 2)).sqrt()
+
+    @property
+    def median(self) -> Tensor:
+        """The median size of the error."""
+        return self.error.abs().flatten(1).quantile(0.5, dim=-1)
+
+    def __str__(self) -> str:
+        _, values, images = self.predicted.shape
+        width = max(len("parameter"), *map(len, self.names))
+        lines = [
+            f"self-consistency: {values} values of theta from {self.theta.min():.3g} to {self.theta.max():.3g}, "
+            f"images: {images}; errors relative to that range",
+            f"{'parameter':<{width}}    slope   (95 %)     rms   median",
+        ]
+        columns = zip(self.names, self.slope, self.slope_interval, self.rms, self.median, strict=True)
+        for name, slope, interval, rms, median in columns:
+            lines.append(f"{name:<{width}}  {slope:7.3f} ± {interval:<6.3f} {rms:7.4f}  {median:7.4f}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, eq=False)
+class Invariance:
+    r"""How much outputs differ between $\phi$ and $T_\theta\phi$, for `n` values of theta and `B` images.
+
+    The relative error is $\sqrt{\sum (L(T_\theta\phi) - L(\phi))^2 / \sum L(\phi)^2}$, with sums over the entries of an
+    output. Of canonical images, it sums over the pixels that come from inside the image on both sides, and the mean of
+    the reference over them is removed in the denominator. Where there is nothing to compare it is NaN.
+    """
+
+    name: str
+    """The group that acts."""
+    theta: Tensor
+    """`(n,)`, float64."""
+    squared_difference: Tensor
+    """The numerator for each theta and image: `(n, B)`."""
+    squared_reference: Tensor
+    """The denominator: `(n, B)`."""
+    changed: Tensor | None
+    """Whether the argmax changed, `(n, B)`; None for outputs that are not `(B, classes)`."""
+
+    @property
+    def error(self) -> Tensor:
+        """The relative error of each image: `(n, B)`."""
+        return (self.squared_difference / self.squared_reference).sqrt()
+
+    @property
+    def per_theta(self) -> Tensor:
+        """The relative error with sums over all images as well: `(n,)`."""
+        return (self.squared_difference.sum(1) / self.squared_reference.sum(1)).sqrt()
+
+    @property
+    def overall(self) -> float:
+        """The relative error with sums over all images and values of theta."""
+        return (self.squared_difference.sum() / self.squared_reference.sum()).sqrt().item()
+
+    @property
+    def changed_per_theta(self) -> Tensor | None:
+        """The share of images whose argmax changed: `(n,)`; None for outputs that are not `(B, classes)`."""
+        return None if self.changed is None else self.changed.double().mean(1)
+
+    @property
+    def changed_overall(self) -> float | None:
+        """The share of all outputs whose argmax changed; None for outputs that are not `(B, classes)`."""
+        return None if self.changed is None else self.changed.double().mean().item()
+
+    def __str__(self) -> str:
+        labels = [*(f"{theta:.3f}" for theta in self.theta), "overall"]
+        errors = [*self.per_theta.tolist(), self.overall]
+        rows = [
+            "   theta     error",
+            *(f"{label:>8}  {error:8.4f}" for label, error in zip(labels, errors, strict=True)),
+        ]
+        if self.changed is not None:
+            shares = [*self.changed.double().mean(1), self.changed.double().mean()]
+            column = ["argmax changed", *(f"{share:14.1%}" for share in shares)]
+            rows = [f"{row}  {entry}" for row, entry in zip(rows, column, strict=True)]
+        return "\n".join((f"invariance under {self.name}: relative error, images: {self.error.shape[1]}", *rows))
