@@ -110,23 +110,23 @@ def main() -> None:
     parser.add_argument("digits", type=Path, help="test digits, a uint8 array (n, 28, 28)")
     parser.add_argument("--count", type=int, default=16, help="how many of the digits are used")
     parser.add_argument("--seeds", type=int, default=10, help="random initialisations")
-    parser.add_argument("--out", type=Path, help="write the figures to this file")
-    parser.add_argument("--docs", type=Path, help="put the table into this page; if --out exists, its figures")
+    parser.add_argument("--out", type=Path, help="write the figures to this file; those it already holds are kept")
+    parser.add_argument("--docs", type=Path, help="put the table into this page")
     arguments = parser.parse_args()
-    if arguments.docs and arguments.out and arguments.out.exists():
-        put_table(arguments.docs, json.loads(arguments.out.read_text()))
-        return
     digits = np.load(arguments.digits)[: arguments.count]
-    results: Results = {}
+    results: Results = json.loads(arguments.out.read_text()) if arguments.out and arguments.out.exists() else {}
     for condition in CONDITIONS:
         print(f"{condition:24s} {'slope':>7s} {'(min':>7s} {'max)':>7s} {'rms':>7s} {'median':>7s} {'seeds':>6s}")
+        rows = results.setdefault(condition, {})
         for name in THETA:
-            row = results.setdefault(condition, {})[name] = measure(name, digits, condition, arguments.seeds)
+            if name not in rows:
+                rows[name] = measure(name, digits, condition, arguments.seeds)
+                if arguments.out:
+                    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+                    arguments.out.write_text(json.dumps(results, indent=2) + "\n")
+            row = rows[name]
             shown = " ".join(f"{row[key]:7.3f}" for key in ("slope", "slope_min", "slope_max", "rms", "median"))
             print(f"  {name:22s} {shown} {row['seeds']:6d}", flush=True)
-        if arguments.out:
-            arguments.out.parent.mkdir(parents=True, exist_ok=True)
-            arguments.out.write_text(json.dumps(results, indent=2) + "\n")
     if arguments.docs:
         put_table(arguments.docs, results)
 

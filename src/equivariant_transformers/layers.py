@@ -314,7 +314,7 @@ def _look(images: Tensor, warp: Warp, grid: Tensor, background: float | Tensor) 
     The smoothing is the same everywhere: one that followed the spacing of the grid would not move with the content.
     """
     finer = max(images.shape[-2] / grid.shape[-3], images.shape[-1] / grid.shape[-2], 1.0)
-    for level in range(1, 1 + round(math.log2(finer))):
+    for level in range(1, 1 + math.floor(math.log2(finer))):
         images = smooth(images, level)
     return warp.sample(images, grid, background=background)
 
