@@ -61,6 +61,15 @@ def test_the_circular_centre_does_not_see_the_seam():
     torch.testing.assert_close(steps, torch.full_like(steps, 0.2), rtol=0, atol=0.05)
 
 
+def test_the_softmax_predictor_wraps_periodic_axes():
+    """A picture turned by two samples, the predictor's stride, gives the same features turned by one."""
+    torch.manual_seed(0)
+    predictor = SoftmaxPredictor(et.chart("rotation"), 1, channels=4).eval()
+    images = torch.rand(2, 1, 1, 64, 64)
+    turned = predictor(images.roll(2, -1)).heatmaps[0]
+    torch.testing.assert_close(turned, predictor(images).heatmaps[0].roll(1, -1))
+
+
 def test_the_direct_predictor_begins_at_zero():
     chart = et.chart("x_shear")
     prediction = DirectPredictor(chart, 1)(torch.rand(3, 1, 1, 32, 32))
@@ -94,6 +103,7 @@ def test_padding_wraps_periodic_axes_and_repeats_the_others():
     row = torch.arange(4.0).reshape(1, 1, 1, 4)
     assert pad(row, (1, 0), (True, False)).flatten().tolist() == [3, 0, 1, 2, 3, 0]
     assert pad(row, (1, 0), (False, False)).flatten().tolist() == [0, 0, 1, 2, 3, 3]
+    assert pad(row + 1, (1, 0), (False, False), "constant").flatten().tolist() == [0, 1, 2, 3, 4, 0]
     assert pad(row.mT, (0, 2), (False, True)).flatten().tolist() == [2, 3, 0, 1, 2, 3, 0, 1]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
@@ -9,14 +11,20 @@ from torch import Tensor, nn
 from equivariant_transformers.projective import at_least_float32
 
 
-def pad(images: Tensor, extent: tuple[int, int], periodic: tuple[bool, bool]) -> Tensor:
+def pad(
+    images: Tensor,
+    extent: tuple[int, int],
+    periodic: tuple[bool, bool],
+    ends: Literal["replicate", "constant"] = "replicate",
+) -> Tensor:
     """`images` `(B, C, H, W)` with `extent` (along W, along H) more samples on each side.
 
-    A periodic axis wraps around, any other repeats its end. `periodic` is (along W, along H), the order of a chart.
+    A periodic axis wraps around, any other repeats its end or, with `constant` ends, gets zeros. `periodic` is
+    (along W, along H), the order of a chart.
     """
     for amount, wraps, sides in zip(extent, periodic, ((1, 1, 0, 0), (0, 0, 1, 1)), strict=True):
         if amount:
-            mode = "circular" if wraps else "replicate"
+            mode = "circular" if wraps else ends
             images = F.pad(images, [amount * side for side in sides], mode=mode)
     return images
 

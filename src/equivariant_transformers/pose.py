@@ -114,8 +114,8 @@ class SoftmaxPredictor(nn.Module):
         super().__init__()
         self.chart = chart
         self.poses = len(chart.groups)
-        self.trunk = _Trunk(in_channels, channels, strides)
-        self.maps = nn.ModuleList(nn.Conv1d(channels, 1, 3, padding=1, bias=False) for _ in range(self.poses))
+        self.trunk = _Trunk(in_channels, channels, strides, chart.periodic)
+        self.maps = nn.ModuleList(nn.Conv1d(channels, 1, 3, bias=False) for _ in range(self.poses))
         self.bias = nn.Parameter(torch.zeros(self.poses))
         self.register_buffer("half_ranges", _half_ranges(chart), persistent=False)
         self.stride = strides[0] * strides[1]
@@ -125,8 +125,10 @@ class SoftmaxPredictor(nn.Module):
         x = self.trunk(images.transpose(1, 2).flatten(0, 1))  # each sheet by itself, (B * sheets, channels, h, w)
         pooled = [x.amax(2), x.amax(3)][: self.poses]
         pooled = [f.reshape(-1, self.chart.sheets, *f.shape[1:]).amax(1) for f in pooled]  # (B, channels, samples)
-        evidence = [at_least_float32(conv(f)[:, 0]) for f, conv in zip(pooled, self.maps, strict=True)]
-        maps = [torch.softmax(e, -1) for e in evidence]
+        maps = []
+        for features, conv, wraps in zip(pooled, self.maps, self.chart.periodic, strict=False):
+            features = pad(features[:, :, None], (1, 0), (wraps, False), "constant")[:, :, 0]
+            maps.append(torch.softmax(at_least_float32(conv(features)[:, 0]), -1))
         return _read(maps, self.chart, torch.tanh(self.bias) * self.half_ranges, self.stride)
 
 
@@ -139,7 +141,7 @@ class DirectPredictor(nn.Module):
         self, chart: Chart, in_channels: int, *, channels: int = 32, strides: tuple[int, int] = (2, 1)
     ) -> None:
         super().__init__()
-        self.trunk = _Trunk(in_channels, channels, strides)
+        self.trunk = _Trunk(in_channels, channels, strides, (False, False))
         self.head = nn.Linear(9 * channels, len(chart.groups))
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
@@ -152,19 +154,23 @@ class DirectPredictor(nn.Module):
         return Prediction(pose, torch.ones_like(pose), ())
 
 
-class _Trunk(nn.Sequential):
-    """The paper's two convolutions: 3x3, batch normalisation, leaky ReLU."""
+class _Trunk(nn.Module):
+    """The paper's two convolutions: 3x3, batch normalisation, leaky ReLU; zeros around what is not periodic."""
 
-    def __init__(self, in_channels: int, channels: int, strides: tuple[int, int]) -> None:
-        layers: list[nn.Module] = []
-        for stride in strides:
-            layers += [
-                nn.Conv2d(in_channels, channels, 3, stride=stride, padding=1, bias=False),
-                nn.BatchNorm2d(channels),
-                nn.LeakyReLU(0.1),
-            ]
-            in_channels = channels
-        super().__init__(*layers)
+    def __init__(self, in_channels: int, channels: int, strides: tuple[int, int], periodic: tuple[bool, bool]) -> None:
+        super().__init__()
+        self.periodic = periodic
+        self.convs = nn.ModuleList(
+            nn.Conv2d(width, channels, 3, stride=stride, bias=False)
+            for width, stride in zip((in_channels, channels), strides, strict=True)
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in strides)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(B, C, H, W)` to `(B, channels, h, w)`."""
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = F.leaky_relu(norm(conv(pad(x, (1, 1), self.periodic, "constant"))), 0.1)
+        return x
 
 
 PREDICTORS: dict[str, type[ConsistentPredictor] | type[SoftmaxPredictor] | type[DirectPredictor]] = {
