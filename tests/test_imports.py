@@ -16,7 +16,7 @@ ROAD = {  # module -> what it may import
     "projective": set(),
     "groups": {"exponential", "projective"},
     "coordinates": {"projective"},
-    "charts": {"coordinates", "groups"},
+    "charts": {"coordinates", "groups", "projective"},
     "derivation": {"charts", "coordinates", "exponential", "groups", "projective"},
     "derive": {"charts", "derivation", "groups"},
     "resampling": set(),

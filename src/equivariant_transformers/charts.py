@@ -17,6 +17,7 @@ from torch import Tensor
 
 from equivariant_transformers import coordinates as at
 from equivariant_transformers.groups import GROUPS, Group, lookup
+from equivariant_transformers.projective import wrap
 
 Range = tuple[float, float]
 Map = Callable[[Tensor], Tensor]
@@ -113,12 +114,12 @@ class Chart:
         """
         (low, high), _ = self.ranges
         reach = 0 if self.periodic[0] else (high - low) / 2
-        area = self._row_areas((low - reach, high + reach), torch.zeros(()))
-        useful = self._row_areas((low, high), torch.tensor(_BLURRED))
+        area = self._row_areas((low - reach, high + reach), 0.0)
+        useful = self._row_areas((low, high), _BLURRED)
         weights = useful * (useful / area.clamp_min(1e-12)).clamp(max=1) ** 8
         return (weights / weights.sum().clamp_min(1e-12)).float()
 
-    def _row_areas(self, bounds: Range, margin: Tensor, samples: int = 512) -> Tensor:
+    def _row_areas(self, bounds: Range, margin: float, samples: int = 512) -> Tensor:
         """The image's area on each row between `bounds`, over all sheets and `margin` off the singular set."""
         first = torch.linspace(*bounds, 2 * samples + 1, dtype=torch.float64)[1::2]
         second = self.axes(dtype=torch.float64)[1]
@@ -126,9 +127,12 @@ class Chart:
         total = torch.zeros(len(second), dtype=torch.float64)
         for sheet in torch.arange(self.sheets):
             shifted = torch.stack((u[..., 0] + self._shift(sheet), u[..., 1]), -1)
-            points, along_first = _derivative(lambda w: self.to_plane(w, sheet), shifted, 0)  # noqa: B023
-            _, along_second = _derivative(lambda w: self.to_plane(w, sheet), shifted, 1)  # noqa: B023
-            area = (along_first[..., 0] * along_second[..., 1] - along_first[..., 1] * along_second[..., 0]).abs()
+            points = self.to_plane(shifted, sheet)
+            first_way, second_way = (
+                (self.to_plane(shifted + step, sheet) - self.to_plane(shifted - step, sheet)) / 2e-5
+                for step in 1e-5 * torch.eye(2, dtype=torch.float64)
+            )
+            area = (first_way[..., 0] * second_way[..., 1] - first_way[..., 1] * second_way[..., 0]).abs()
             seen = (points.abs() <= 1).all(-1) & (self.sheet(points) == sheet) & (self.distance(points).abs() >= margin)
             total += torch.where(seen, area, 0).sum(-1) * (bounds[1] - bounds[0]) / samples
         return total
@@ -167,10 +171,7 @@ class Chart:
 
     def wrap(self, difference: Tensor) -> Tensor:
         """A difference of canonical coordinates `(..., 2)`, brought into half a period either way on periodic axes."""
-        columns = [
-            column if period is None else column - period * torch.round(column / period)
-            for column, period in zip(difference.unbind(-1), self.periods, strict=True)
-        ]
+        columns = [wrap(column, period) for column, period in zip(difference.unbind(-1), self.periods, strict=True)]
         return torch.stack(columns, -1)
 
     def axes(
@@ -229,13 +230,6 @@ class Chart:
         parts.append(f"sheets {self.sheets}")
         parts.append(f"size {self.size[0]}x{self.size[1]}")
         return f"Chart({', '.join(parts)})"
-
-
-def _derivative(function: Map, u: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """The value of `function` at `u` `(..., 2)` and its central difference along one coordinate."""
-    step = torch.zeros(2, dtype=u.dtype)
-    step[axis] = 1e-5
-    return function(u), (function(u + step) - function(u - step)) / 2e-5
 
 
 def _samples(

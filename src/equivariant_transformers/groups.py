@@ -134,16 +134,11 @@ class Group:
 
     def compose(self, a: Tensor, b: Tensor) -> Tensor:
         """The parameter of $T_a T_b$, brought into one period where the group has one."""
-        return self._wrap(a + b)
+        return projective.wrap(a + b, self.period)
 
     def inverse(self, theta: Tensor) -> Tensor:
         r"""The parameter of $T_\theta^{-1}$."""
-        return self._wrap(-theta)
-
-    def _wrap(self, theta: Tensor) -> Tensor:
-        if self.period is None:
-            return theta
-        return theta - self.period * torch.round(theta / self.period)
+        return projective.wrap(-theta, self.period)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from equivariant_transformers.charts import Chart
 from equivariant_transformers.conv import CentredActivation, ScaleNorm, pad
-from equivariant_transformers.projective import at_least_float32
+from equivariant_transformers.projective import at_least_float32, wrap
 
 _FLOOR = 1e-4
 
@@ -200,7 +200,7 @@ def _read(maps: list[Tensor], chart: Chart, bias: Tensor, stride: int = 1) -> Pr
     seen = torch.stack([heatmap.sum(-1) for heatmap in maps], -1)  # 0 for an empty image, whose pose is 0
     pose = pose + bias * seen
     wrapped = [
-        column - (high - low) * torch.round(column / (high - low)) if periodic else column
+        wrap(column, high - low if periodic else None)
         for column, (low, high), periodic in zip(pose.unbind(-1), chart.ranges, chart.periodic, strict=False)
     ]
     return Prediction(torch.stack(wrapped, -1), confidence, tuple(maps))

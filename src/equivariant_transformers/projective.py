@@ -32,6 +32,11 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     return (left[..., :, :, None] * right[..., None, :, :]).sum(-2)
 
 
+def wrap(value: Tensor, period: float | None) -> Tensor:
+    """`value` brought into half a `period` either way; as it is where there is no period."""
+    return value if period is None else value - period * torch.round(value / period)
+
+
 def homogeneous(matrix: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The homogeneous coordinates (X, Y, W) of `matrix` `(..., 3, 3)` applied to points (x, y).
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from equivariant_transformers.coordinates import pair
-from equivariant_transformers.projective import away_from_zero
+from equivariant_transformers.projective import away_from_zero, wrap
 
 Expr = Any
 """A SymPy expression (SymPy has no types)."""
@@ -143,10 +143,7 @@ class ToCanonical:
 
     def __call__(self, points: Tensor) -> Tensor:
         columns = self.function(*points.unbind(-1))
-        wrapped = [
-            column if period is None else column - period * torch.round(column / period)
-            for column, period in zip(columns, self.periods, strict=True)
-        ]
+        wrapped = [wrap(column, period) for column, period in zip(columns, self.periods, strict=True)]
         return pair(*wrapped)
 
 

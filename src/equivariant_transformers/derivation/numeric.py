@@ -16,7 +16,7 @@ from equivariant_transformers.charts import Chart
 from equivariant_transformers.coordinates import pair
 from equivariant_transformers.derivation import coverage, transversal
 from equivariant_transformers.groups import Group
-from equivariant_transformers.projective import away_from_zero
+from equivariant_transformers.projective import away_from_zero, wrap
 
 _TABLE_EDGE, _TABLE_SIZE = 1.2, 49
 _NEWTON_STEPS = 10
@@ -141,10 +141,7 @@ class ToCanonical:
         change, _, _ = self.section._newton(safe_points, safe_u, safe_v, sheet)
         result = pair(u, v) + torch.where(solved[..., None], change, 0.0)
         periods = (self.section.group.period, self.section.period)
-        columns = [
-            column if period is None else column - period * torch.round(column / period)
-            for column, period in zip(result.unbind(-1), periods, strict=True)
-        ]
+        columns = [wrap(column, period) for column, period in zip(result.unbind(-1), periods, strict=True)]
         return pair(*columns)
 
 
