@@ -1,0 +1,94 @@
+"""Labelled images that live on one device as bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSet:
+    """Images as bytes with their labels, and what is needed to use and to quote them.
+
+    >>> digits = ImageSet(images=torch.zeros(5, 1, 28, 28, dtype=torch.uint8), labels=torch.arange(5), name="blank")
+    >>> len(digits), digits.take(torch.tensor([0, 3])).labels
+    (5, tensor([0, 3]))
+    """
+
+    images: Tensor
+    """`(N, C, H, W)`, uint8."""
+    labels: Tensor
+    """`(N,)`, int64, from 0."""
+    name: str
+    origin: str = "official"
+    """Where the images come from, as a report must quote it: `official`, `regenerated from MNIST`, ..."""
+    mean: tuple[float, ...] = (0.0,)
+    """Of each channel (or one for all), on the scale of 0 to 255."""
+    std: tuple[float, ...] = (255.0,)
+    classes: tuple[str, ...] = tuple("0123456789")
+    poses: Tensor | None = None
+    """`(N, k)`, the transformation of each image, where it is known."""
+    pose_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != torch.uint8 or self.images.ndim != 4:
+            raise ValueError(
+                f"images are uint8 of shape (N, C, H, W), got {self.images.dtype} of {tuple(self.images.shape)}"
+            )
+        count, channels = self.images.shape[:2]
+        if self.labels.shape != (count,):
+            raise ValueError(f"{count} images need labels of shape ({count},), got {tuple(self.labels.shape)}")
+        if count and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes):
+            raise ValueError(
+                f"labels run from {int(self.labels.min())} to {int(self.labels.max())}, classes are {self.classes}"
+            )
+        if {len(self.mean), len(self.std)} - {1, channels}:
+            raise ValueError(f"mean {self.mean} and std {self.std} must have 1 or {channels} values")
+        if self.poses is not None and self.poses.shape != (count, len(self.pose_names)):
+            raise ValueError(
+                f"{count} images with parameters {self.pose_names} need poses of shape "
+                f"({count}, {len(self.pose_names)}), got {tuple(self.poses.shape)}"
+            )
+
+    def __len__(self) -> int:
+        return self.images.shape[0]
+
+    @property
+    def black(self) -> float:
+        """The value of an empty pixel after normalisation, averaged over the channels."""
+        return float(self._scale_and_shift[1].mean())
+
+    def take(self, indices: Tensor) -> ImageSet:
+        """The images at `indices`, in that order."""
+        indices = indices.to(self.images.device)
+        poses = None if self.poses is None else self.poses[indices]
+        return replace(self, images=self.images[indices], labels=self.labels[indices], poses=poses)
+
+    def to(self, device: torch.device | str) -> ImageSet:
+        """The set on `device`."""
+        poses = None if self.poses is None else self.poses.to(device)
+        return replace(self, images=self.images.to(device), labels=self.labels.to(device), poses=poses)
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Bytes `(B, C, H, W)` of this set as float32 of mean 0 and deviation 1."""
+        scale, shift = self._scale_and_shift
+        return images * scale + shift
+
+    @cached_property
+    def _scale_and_shift(self) -> tuple[Tensor, Tensor]:
+        scale = [1 / std for std in self.std]
+        shift = [-mean / std for mean, std in zip(self.mean, self.std, strict=True)]
+        both = torch.tensor([scale, shift], device=self.images.device)
+        return both[0].reshape(1, -1, 1, 1), both[1].reshape(1, -1, 1, 1)
+
+
+class Splits(NamedTuple):
+    """The three parts of a data set: choices are made on `validation`; `test` is looked at once."""
+
+    train: ImageSet
+    validation: ImageSet
+    test: ImageSet
