@@ -19,7 +19,7 @@ ROAD = {  # module -> what it may import
     "charts": {"coordinates", "groups", "projective"},
     "derivation": {"charts", "coordinates", "exponential", "groups", "projective"},
     "derive": {"charts", "derivation", "groups"},
-    "resampling": set(),
+    "resampling": {"projective"},
     "warp": {"projective", "resampling"},
     "conv": {"projective"},
     "pose": {"charts", "conv", "projective"},
@@ -28,7 +28,7 @@ ROAD = {  # module -> what it may import
     "audit": {"groups", "layers", "measurements", "resampling", "warp"},
     "legacy": {"groups", "warp"},
     "viz": {"charts", "measurements", "warp"},
-    "data": {"groups", "resampling", "warp"},
+    "data": {"groups", "projective", "warp"},
 }
 
 

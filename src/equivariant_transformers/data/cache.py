@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import http.client
 import os
 import secrets
 import urllib.request
@@ -80,13 +81,16 @@ def lock(path: Path) -> Iterator[None]:
 
 def download(url: str, path: Path, progress: Progress | None = None) -> None:
     """The file at `url`, written to `path` whole. A transfer that breaks off is an error and leaves nothing."""
-    with urllib.request.urlopen(url, timeout=30) as reply, atomic_write(path) as file:
-        expected = int(reply.headers.get("Content-Length") or 0)
-        received = 0
-        while chunk := reply.read(_CHUNK):
-            file.write(chunk)
-            received += len(chunk)
-            if progress and expected:
-                progress(f"downloading {path.name}", received / expected)
-        if received < expected:
-            raise ConnectionError(f"{url} broke off after {received} of {expected} bytes; try again")
+    try:
+        with urllib.request.urlopen(url, timeout=30) as reply, atomic_write(path) as file:
+            expected = int(reply.headers.get("Content-Length") or 0)
+            received = 0
+            while chunk := reply.read(_CHUNK):
+                file.write(chunk)
+                received += len(chunk)
+                if progress and expected:
+                    progress(f"downloading {path.name}", received / expected)
+            if received < expected:
+                raise ConnectionError(f"{url} broke off after {received} of {expected} bytes; try again")
+    except http.client.HTTPException as error:
+        raise ConnectionError(f"{url} broke off: {error}; try again") from error
