@@ -7,7 +7,8 @@
 3
 """
 
+from equivariant_transformers.data.folder import from_dataset, from_folder
 from equivariant_transformers.data.imageset import ImageSet, Splits
 from equivariant_transformers.data.loader import Loader
 
-__all__ = ["ImageSet", "Loader", "Splits"]
+__all__ = ["ImageSet", "Loader", "Splits", "from_dataset", "from_folder"]
