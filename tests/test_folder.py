@@ -74,6 +74,11 @@ def test_shape_is_kept_and_the_rest_is_black(tmp_path):
     assert image[:, :2].sum() == image[:, 6:].sum() == 0
 
 
+def test_the_thinnest_picture_is_a_line(tmp_path):
+    save(tmp_path / "thin" / "a.png", size=(1, 1000))
+    assert (only(tmp_path)[0] == 255).all(0).sum() == 1
+
+
 def test_greyscale(tmp_path):
     save(tmp_path / "a" / "a.png", colour=(10, 10, 10))
     assert only(tmp_path, channels=1).unique().tolist() == [10]

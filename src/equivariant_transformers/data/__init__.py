@@ -10,5 +10,7 @@
 from equivariant_transformers.data.folder import from_dataset, from_folder
 from equivariant_transformers.data.imageset import ImageSet, Splits
 from equivariant_transformers.data.loader import Loader
+from equivariant_transformers.data.registry import DATASETS, Source, load
+from equivariant_transformers.data.svhn import svhn
 
-__all__ = ["ImageSet", "Loader", "Splits", "from_dataset", "from_folder"]
+__all__ = ["DATASETS", "ImageSet", "Loader", "Source", "Splits", "from_dataset", "from_folder", "load", "svhn"]

@@ -52,8 +52,12 @@ def fit(picture: Image.Image, size: tuple[int, int], channels: int) -> NDArray[n
         black = Image.new("RGBA", picture.size, (0, 0, 0, 255))
         picture = Image.alpha_composite(black, picture)
     height, width = size
-    picture = ImageOps.pad(picture.convert(MODES[channels]), (width, height), Image.Resampling.BICUBIC, color=0)
-    return np.asarray(picture).reshape(height, width, channels).transpose(2, 0, 1)
+    scale = min(height / picture.height, width / picture.width)
+    inner = (max(1, round(scale * picture.width)), max(1, round(scale * picture.height)))
+    picture = picture.convert(MODES[channels]).resize(inner, Image.Resampling.BICUBIC)
+    canvas = Image.new(MODES[channels], (width, height))
+    canvas.paste(picture, ((width - inner[0]) // 2, (height - inner[1]) // 2))
+    return np.asarray(canvas).reshape(height, width, channels).transpose(2, 0, 1)
 
 
 def to_picture(image: Image.Image | Tensor | NDArray[Any]) -> Image.Image:
