@@ -1,5 +1,8 @@
 """Image folders and data sets of others: every kind of file becomes bytes of one size, or is named and skipped."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -285,3 +288,11 @@ def test_every_image_is_in_one_part_and_classes_keep_their_share(labels, validat
         for label in range(4):
             if share and (splits.test is part or test == 0):
                 assert abs((part.labels == label).sum() - (held == label).sum() * count / len(labels)) < 1.001
+
+
+def test_the_code_on_the_page_runs(pets, monkeypatch):
+    pets.rename(pets.parent / "photos")
+    monkeypatch.chdir(pets.parent)
+    page = Path(__file__).parent.parent / "docs" / "data" / "folders.md"
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        exec(compile(block, "page", "exec"), {})
