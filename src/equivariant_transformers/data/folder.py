@@ -54,7 +54,7 @@ def from_folder(
         size: (height, width) of the images.
         channels: 1 for greyscale, 3 for colour.
         validation: the share of the training images to set aside where there is no folder `validation`.
-        test: the share where there is no folder `test`. Both shares are the same in every class, up to one image.
+        test: likewise for `test`. The shares are the same in every class, as near as whole images allow.
         seed: of the choice of these images.
         progress: told what is being done, and which share of it is done.
     """
@@ -105,7 +105,7 @@ def from_dataset(
     Args:
         dataset: the training part, or all there is.
         validation: that part, or the share of `dataset` to set aside for it.
-        test: likewise. Both shares are the same in every class, up to one image.
+        test: likewise. The shares are the same in every class, as near as whole images allow.
         size: (height, width), that of the first image if not given. Others are resized and padded as in `from_folder`.
         channels: 1 or 3, as the first image has if not given.
         classes: the names of the classes, `dataset.classes` or the numbers if not given.
@@ -228,7 +228,7 @@ def _splits(parts: dict[str, Examples], shares: dict[str, float], seed: int, **f
 
 
 def _evenly(labels: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """A mask of `count` images chosen at random, as many of each class as its share is, up to one."""
+    """A mask of `count` images chosen at random, the share of every class the same, up to one image."""
     order = torch.randperm(len(labels), generator=generator)
     order = order[labels[order].argsort(stable=True)]
     marks = torch.arange(len(labels) + 1) * count // len(labels)
