@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             out = given.out or Path(f"{given.name}.png")
             print(commands.show(given.name, out, progress=progress, **options))
-    except (ImportError, OSError, TypeError, ValueError) as error:
+    except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
         progress.stop()
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
