@@ -63,8 +63,9 @@ def projective_mnist(
     # All is drawn, whatever is asked for, so that a smaller set is a part of a larger one.
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(train.labels), generator=generator)
-    train_poses, test_poses = (_draw_poses(COPIES, EXAMPLES, generator) for _ in ("train", "test"))
+    train_poses = _draw_poses(COPIES, EXAMPLES, generator)
     validation_poses = _draw_poses(1, VALIDATION, generator)
+    test_poses = _draw_poses(COPIES, len(test.labels), generator)
     make = partial(
         image_set,
         pose_names=POSE_NAMES,
