@@ -10,17 +10,29 @@ STORED = {"i1": 1, "u1": 2, "i2": 3, "u2": 4, "i4": 5, "u4": 6, "f4": 7, "f8": 9
 
 
 def write_mat(path, *, compress=True, **arrays):
-    """Write numeric arrays, by name."""
+    """Write numeric arrays, by name; a dict of arrays is written as a structure."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         file.write(b"MATLAB 5.0 MAT-file".ljust(124) + struct.pack("<H", 0x0100) + b"IM")
         for name, array in arrays.items():
-            matrix = _element(14, _matrix(name, np.asarray(array)))
+            matrix = _element(14, _structure(name, array) if isinstance(array, dict) else _matrix(name, array))
             squeezed = zlib.compress(matrix)
             file.write(struct.pack("<II", 15, len(squeezed)) + squeezed if compress else matrix)
 
 
+def _structure(name, fields):
+    return (
+        _element(6, struct.pack("<II", 2, 0))
+        + _element(5, np.array([1, 1], "<i4").tobytes())
+        + _element(1, name.encode())
+        + _element(5, struct.pack("<i", 32))
+        + _element(1, b"".join(field.encode().ljust(32, b"\0") for field in fields))
+        + b"".join(_element(14, _matrix("", array)) for array in fields.values())
+    )
+
+
 def _matrix(name, array):
+    array = np.asarray(array)
     kind = array.dtype.str[1:]
     return (
         _element(6, struct.pack("<II", CLASSES[kind], 0))

@@ -28,7 +28,7 @@ ROAD = {  # module -> what it may import
     "audit": {"groups", "layers", "measurements", "resampling", "warp"},
     "legacy": {"groups", "warp"},
     "viz": {"charts", "measurements", "warp"},
-    "data": {"groups", "projective", "warp"},
+    "data": {"groups", "projective", "resampling", "warp"},
 }
 
 

@@ -90,9 +90,9 @@ def _sharp_bicubic(images: Tensor, grid: Tensor, padding: str) -> Tensor:
     column, right = _cell(grid[..., 0], images.shape[-1], padding)
     row, down = _cell(grid[..., 1], images.shape[-2], padding)
     framed = _framed(_framed(images, -1, padding), -2, padding)
-    stride = framed.shape[-1]
+    lines, stride = framed.shape[-2:]
     pixels = framed.flatten()
-    first = torch.arange(0, len(pixels), framed[0, 0].numel(), device=images.device).reshape(*shape[:2], 1, 1)
+    first = torch.arange(0, len(pixels), lines * stride, device=images.device).reshape(*shape[:2], 1, 1)
     corner = (first + (row * stride + column)[:, None]).flatten()  # the first of the 4 x 4 pixels, in `pixels`
     right, down = (part[:, None].expand(shape).flatten() for part in (right, down))
     # Where all of the 4 x 4 pixels are zero, nothing needs to be computed.
@@ -105,11 +105,11 @@ def _sharp_bicubic(images: Tensor, grid: Tensor, padding: str) -> Tensor:
         corner, right, down = (part.index_select(0, busy) for part in (corner, right, down))
     count = len(pixels) - 3 * (stride + 1)
     across, along = _cubic_weights(right), _cubic_weights(down)
-    lines = []
+    sums = []
     for i in range(4):
         taps = [pixels[i * stride + j :][:count].index_select(0, corner) for j in range(4)]
-        lines.append(_weighted_sum(taps, across))
-    values = _weighted_sum(lines, along)
+        sums.append(_weighted_sum(taps, across))
+    values = _weighted_sum(sums, along)
     if skip:
         values = torch.zeros(shape, dtype=values.dtype, device=values.device).flatten().index_copy(0, busy, values)
     return values.reshape(shape)

@@ -28,8 +28,8 @@ def affnist(
     training: Literal["translated", "centred"] = "translated",
     *,
     test_copies: int = 32,
-    folder: str | Path | None = None,
-    mnist_folder: str | Path | None = None,
+    root: str | Path | None = None,
+    mnist_root: str | Path | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
@@ -42,16 +42,16 @@ def affnist(
     Args:
         training: whether each training and validation digit stands at a random place, or in the middle.
         test_copies: transformed versions of each of the 10,000 test digits, where they are made anew.
-        folder: where affNIST's files are; by default `affnist` in the cache directory.
-        mnist_folder: where MNIST's files are; see `mnist.digits`.
+        root: the folder of affNIST's files; by default `affnist` in the cache directory.
+        mnist_root: the folder of MNIST's files; see `mnist.digits`.
         seed: chooses the validation digits, places and transformations.
         device: where the images are made and stay.
         progress: told how far it is.
     """
     if training not in ("translated", "centred"):
         raise ValueError(f"training is translated or centred, got {training!r}")
-    official = _official_files(folder)
-    train, test = digits(mnist_folder, progress=progress)
+    official = _official_files(root)
+    train, test = digits(mnist_root, progress=progress)
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(train.labels), generator=generator)
     steps = torch.randint(-_MARGIN, _MARGIN + 1, (len(order), 2), generator=generator).double()
@@ -85,7 +85,7 @@ def affnist(
             size=SIZE,
             name="affNIST",
             origin="regenerated from MNIST's test digits by affNIST's recipe",
-            normalisation=(moved.mean[0], moved.std[0]),
+            normalisation=(moved.mean, moved.std),
             device=device,
             progress=progress,
         )
@@ -100,12 +100,12 @@ def _draw_poses(base: Digits, generator: torch.Generator) -> Tensor:
     return torch.cat((affine, placed(base.images, affine, _AFFINE, draws[:, 4:], size=SIZE)), -1)
 
 
-def _official_files(folder: str | Path | None) -> list[Path]:
-    home = cache.root() / "affnist" if folder is None else Path(folder)
+def _official_files(root: str | Path | None) -> list[Path]:
+    home = cache.root() / "affnist" if root is None else Path(root)
     if (home / "test.mat").is_file():
         return [home / "test.mat"]
     batches = [path for path in (home / "test_batches").glob("*.mat") if path.stem.isdigit()]
-    if folder is not None and not batches:
+    if root is not None and not batches:
         raise FileNotFoundError(f"there is neither test.mat nor test_batches/1.mat in {home}")
     return sorted(batches, key=lambda path: int(path.stem))
 

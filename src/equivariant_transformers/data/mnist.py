@@ -20,7 +20,7 @@ from torch import Tensor
 
 from equivariant_transformers.data import cache
 from equivariant_transformers.data.cache import Progress
-from equivariant_transformers.data.imageset import ImageSet, Splits
+from equivariant_transformers.data.imageset import ImageSet, Splits, statistics
 
 Arrays = dict[str, NDArray[np.uint8]]
 
@@ -70,13 +70,13 @@ class Digits(NamedTuple):
         return Digits(self.images[indices], self.labels[indices])
 
 
-def digits(folder: str | Path | None = None, *, progress: Progress | None = None) -> tuple[Digits, Digits]:
+def digits(root: str | Path | None = None, *, progress: Progress | None = None) -> tuple[Digits, Digits]:
     """MNIST's 60,000 training and 10,000 test digits, as published.
 
-    They are read from `folder`, where one is given: the four idx files, as they are or gzipped. Otherwise they are
-    read from `mnist` in the cache directory, and fetched into it when they are not there.
+    They are read from the folder `root`, where one is given: the four idx files, as they are or gzipped. Otherwise
+    they are read from `mnist` in the cache directory, and fetched into it when they are not there.
     """
-    arrays = _read(Path(folder)) if folder is not None else _cached(cache.root() / "mnist", progress)
+    arrays = _read(Path(root)) if root is not None else _cached(cache.root() / "mnist", progress)
     train, test = (
         Digits(torch.from_numpy(arrays[f"{split}_images"]), torch.from_numpy(arrays[f"{split}_labels"]).long())
         for split in ("train", "test")
@@ -84,28 +84,16 @@ def digits(folder: str | Path | None = None, *, progress: Progress | None = None
     return train, test
 
 
-def mnist(folder: str | Path | None = None, *, seed: int = 0, progress: Progress | None = None) -> Splits:
+def mnist(root: str | Path | None = None, *, seed: int = 0, progress: Progress | None = None) -> Splits:
     """MNIST itself, 28 x 28, with 5,000 of the training digits, drawn by `seed`, held out for validation."""
-    train, test = digits(folder, progress=progress)
+    train, test = digits(root, progress=progress)
     order = torch.randperm(len(train.labels), generator=torch.Generator().manual_seed(seed))
-    mean, std = moments(train.images)
+    mean, std = statistics(train.images[:, None])
     train_set, test_set = (
-        ImageSet(images=part.images[:, None], labels=part.labels, name="MNIST", mean=(mean,), std=(std,))
+        ImageSet(images=part.images[:, None], labels=part.labels, name="MNIST", mean=mean, std=std)
         for part in (train, test)
     )
     return Splits(train_set.take(order[5_000:]), train_set.take(order[:5_000]), test_set)
-
-
-def moments(images: Tensor) -> tuple[float, float]:
-    """The mean and the standard deviation of all bytes of `images`.
-
-    >>> moments(torch.tensor([0, 0, 30, 30], dtype=torch.uint8))
-    (15.0, 15.0)
-    """
-    counts = torch.bincount(images.flatten(), minlength=256).double().cpu()
-    values = torch.arange(256, dtype=torch.float64)
-    mean = (counts @ values) / counts.sum()
-    return mean.item(), ((counts @ (values - mean).square()) / counts.sum()).sqrt().item()
 
 
 def _cached(home: Path, progress: Progress | None) -> Arrays:

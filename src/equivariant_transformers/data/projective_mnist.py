@@ -19,7 +19,7 @@ COPIES = 8
 EXAMPLES = 10_000
 VALIDATION = 5_000
 POSE_NAMES = ("y_perspective", "x_perspective", "hyperbolic_rotation", "dilation", "x_shear", "rotation")
-NORMALISATION = (16.2884, 56.2673)
+NORMALISATION = ((16.2884,), (56.2673,))
 """The authors' mean and deviation of a pixel."""
 _UNIT = (-1.0, 1.0)
 _RANGES = (_UNIT, _UNIT, (-math.log(1.5), math.log(1.5)), (-math.log(2), 0.0), (-1.5, 1.5), (-math.pi, math.pi))
@@ -32,7 +32,7 @@ def projective_mnist(
     *,
     examples: int = EXAMPLES,
     test_copies: int = COPIES,
-    folder: str | Path | None = None,
+    root: str | Path | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
@@ -47,7 +47,7 @@ def projective_mnist(
         copies: transformed versions of each training digit: 1, 2, 4 or 8 in the paper.
         examples: training digits, up to 10,000.
         test_copies: transformed versions of each of the 10,000 test digits, up to 8.
-        folder: where MNIST's files are; see `mnist.digits`.
+        root: the folder of MNIST's files; see `mnist.digits`.
         seed: chooses digits and transformations.
         device: where the images are made and stay.
         progress: told how far it is.
@@ -59,12 +59,13 @@ def projective_mnist(
     ):
         if not 1 <= value <= most:
             raise ValueError(f"{name} goes from 1 to {most}, got {value}")
-    train, test = digits(folder, progress=progress)
+    train, test = digits(root, progress=progress)
     # All is drawn, whatever is asked for, so that a smaller set is a part of a larger one.
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(train.labels), generator=generator)
-    train_poses, test_poses = (_draw_poses(COPIES, EXAMPLES, generator) for _ in ("train", "test"))
+    train_poses = _draw_poses(COPIES, EXAMPLES, generator)
     validation_poses = _draw_poses(1, VALIDATION, generator)
+    test_poses = _draw_poses(COPIES, len(test.labels), generator)
     make = partial(
         image_set,
         pose_names=POSE_NAMES,

@@ -54,15 +54,15 @@ SIM2 = Recipe(
 
 def by_recipe(
     recipe: Recipe,
-    folder: str | Path | None = None,
+    root: str | Path | None = None,
     *,
     seed: int = 0,
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> Splits:
-    """The data set of a `recipe`, with poses. `folder` is where MNIST's files are; see `mnist.digits`."""
+    """The data set of a `recipe`, with poses. `root` is the folder of MNIST's files; see `mnist.digits`."""
     generator = torch.Generator().manual_seed(seed)
-    base = _choose(recipe, digits(folder, progress=progress), generator)
+    base = _choose(recipe, digits(root, progress=progress), generator)
     poses = _draw_poses(recipe, base, generator)
     make = partial(
         image_set,
@@ -76,7 +76,7 @@ def by_recipe(
     first, second, last = accumulate(recipe.counts)
     train = make(base.take(slice(first)), poses[:first])
     validation, test = (
-        make(base.take(part), poses[part], normalisation=(train.mean[0], train.std[0]))
+        make(base.take(part), poses[part], normalisation=(train.mean, train.std))
         for part in (slice(first, second), slice(second, last))
     )
     return Splits(train, validation, test)

@@ -11,8 +11,8 @@ from torch.nn.functional import pad
 
 from equivariant_transformers import projective
 from equivariant_transformers.data.cache import Progress
-from equivariant_transformers.data.imageset import ImageSet
-from equivariant_transformers.data.mnist import Digits, moments
+from equivariant_transformers.data.imageset import ImageSet, statistics
+from equivariant_transformers.data.mnist import Digits
 from equivariant_transformers.groups import group
 from equivariant_transformers.warp import Warp
 
@@ -43,7 +43,7 @@ def image_set(
     size: int,
     name: str,
     origin: str,
-    normalisation: tuple[float, float] | None = None,
+    normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
     mode: Literal["bilinear", "sharp_bicubic"] = "bilinear",
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
@@ -54,14 +54,14 @@ def image_set(
     deviation) is by default that of the images.
     """
     images = _transformed(base.images, pose_matrix(poses, pose_names), size, mode, device, progress)
-    mean, std = normalisation or moments(images)
+    mean, std = normalisation or statistics(images)
     return ImageSet(
         images=images,
         labels=base.labels.repeat(len(poses) // len(base.labels)).to(device),
         name=name,
         origin=origin,
-        mean=(mean,),
-        std=(std,),
+        mean=mean,
+        std=std,
         poses=poses.float().to(device),
         pose_names=tuple(pose_names),
     )
