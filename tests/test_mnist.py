@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import tiny_mnist
 import torch
+from tiny_mnist import mnist
 
-from equivariant_transformers.data import cache, mnist
+from equivariant_transformers.data import cache
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """affNIST, Rotated MNIST, MNIST-RTS and SIM2MNIST: digits that are known, under transformations that are known."""
 
 import dataclasses
+import importlib
 import math
 
 import numpy as np
@@ -10,9 +11,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from matfiles import write_mat
+from tiny_mnist import mnist
 
 from equivariant_transformers import Warp
-from equivariant_transformers.data import affnist, cache, mnist, rotated_mnist, synthesis
+from equivariant_transformers.data import cache, synthesis
+
+affnist, rotated_mnist = (
+    importlib.import_module(f"equivariant_transformers.data.{name}") for name in ("affnist", "rotated_mnist")
+)
 
 
 @pytest.fixture
