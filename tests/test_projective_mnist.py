@@ -1,5 +1,6 @@
 """Projective MNIST against a literal transcription of the recipe, one pixel at a time."""
 
+import contextlib
 import importlib
 import math
 
@@ -168,6 +169,18 @@ def test_precision_changes_single_bytes_only(few_digits):
     exact = Warp.projective(synthesis.pose_matrix(test.poses.double(), POSE_NAMES))
     digits = torch.nn.functional.pad(mnist.digits()[1].images[:, None].double(), [18] * 4).repeat(8, 1, 1, 1)
     assert tolerated(exact.image(digits, mode="sharp_bicubic").clamp(0, 255).round(), test.images)
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_the_number_of_threads_is_left_as_it_was(few_digits, stop):
+    def progress(what, _):
+        if stop and what.startswith("transforming"):
+            raise KeyboardInterrupt
+
+    before = torch.get_num_threads()
+    with pytest.raises(KeyboardInterrupt) if stop else contextlib.nullcontext():
+        make(8, progress=progress)
+    assert torch.get_num_threads() == before
 
 
 @pytest.mark.cuda

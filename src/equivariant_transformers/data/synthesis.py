@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -79,15 +81,37 @@ def _transformed(
     matrices = matrices.float().to(device)
     canvases = pad(digits.to(device)[:, None], [(size - digits.shape[-1]) // 2] * 4)
     images = torch.empty(len(matrices), 1, size, size, dtype=torch.uint8, device=device)
-    chunk = max(1, 2 ** (18 if images.device.type == "cpu" else 24) // size**2)  # on a CPU, what the cache holds
-    for start in range(0, len(images), chunk):
+    threads, block = (torch.get_num_threads(), 2**17) if images.device.type == "cpu" else (1, 2**24)
+    chunk = max(1, block // size**2)
+
+    def fill(start: int) -> int:
         stop = min(start + chunk, len(images))
-        again = torch.arange(start, stop, device=device) % len(digits)
+        again = torch.arange(start, stop, device=images.device) % len(digits)
         seen = Warp.projective(matrices[start:stop]).image(canvases[again].float(), mode=mode)
         images[start:stop] = seen.round().clamp(0, 255).to(torch.uint8)
-        if progress:
-            progress("transforming digits", stop / len(images))
+        return stop
+
+    with _independent_threads(threads) as pool:
+        for stop in pool.map(fill, range(0, len(images), chunk)):
+            if progress:
+                progress("transforming digits", stop / len(images))
     return images
+
+
+@contextmanager
+def _independent_threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that work each for itself: within one, torch does not split its operations among others.
+
+    Split operations wait for one another, which is slow for small ones and very slow beside other programs.
+    """
+    usual = torch.get_num_threads()
+    torch.set_num_threads(1)
+    pool = ThreadPoolExecutor(count)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(usual)
 
 
 def placed(digits: Tensor, poses: Tensor, names: Sequence[str], where: Tensor, *, size: int) -> Tensor:
