@@ -29,6 +29,8 @@ ROAD = {  # module -> what it may import
     "legacy": {"groups", "warp"},
     "viz": {"charts", "measurements", "warp"},
     "data": {"groups", "resampling", "warp"},
+    "checkpoint": set(),
+    "training": {"checkpoint"},
 }
 
 
