@@ -222,3 +222,15 @@ def test_a_config_survives_being_written_down():
     assert Config.from_dict(config.to_dict()) == config
     with pytest.raises(ValueError, match=r"unknown fields .'learning'"):
         Config.from_dict({"learning": 1})
+
+
+def test_averaged_weights_are_evaluated_and_resumed(tmp_path):
+    config = CONFIG.replace(averaging=0.9)
+    averaged, plain = job(config), job()
+    results = [train([run])[0] for run in (averaged, plain)]
+    assert [entry["loss"] for entry in results[0].history] == [entry["loss"] for entry in results[1].history]
+    assert not torch.equal(weights(averaged), weights(plain))
+    with pytest.raises(Stopped):
+        train([job(config, tmp_path)], deadline=time.monotonic())
+    resumed = job(config, tmp_path)
+    assert_same(train([resumed])[0], results[0], resumed, averaged)

@@ -44,6 +44,8 @@ class Config:
     decay: float = 0.99
     """What the learning rate is multiplied by after each epoch."""
     weight_decay: float = 0.0
+    averaging: float = 0.0
+    """Evaluate a running average of the weights that keeps this share of itself at each step; 0 for the weights."""
     seed: int = 0
     """Of the weights, the order of the images and dropout."""
 
@@ -61,6 +63,7 @@ class Config:
         self._check("dropout", 0 <= self.dropout < 1, "in [0, 1)")
         self._check("learning_rate", 0 < self.learning_rate < float("inf"), "positive")
         self._check("decay", 0 < self.decay <= 1, "in (0, 1]")
+        self._check("averaging", 0 <= self.averaging < 1, "in [0, 1)")
         self._check("weight_decay", self.weight_decay >= 0, "at least 0")
         self._check("precision", self.precision in get_args(Precision), " or ".join(get_args(Precision)))
 

@@ -124,7 +124,7 @@ class _Running:
         self.steps = len(job.train)
         self.result = Result(config=job.config)
         self.run = Run(job.module, job.train, job.config)
-        self.evaluation = Evaluation(job.module, job.validation, job.config, capture=True)
+        self.evaluation = Evaluation(self.run.averaged, job.validation, job.config, capture=True)
         self.best = _copy(job.module.state_dict())
         self.started = time.monotonic()
         if job.directory is not None and (job.directory / CHECKPOINT).exists():
@@ -154,7 +154,7 @@ class _Running:
             result.failure = diagnose(self.job.module, self.job.train, self.epoch, entry["loss"], self.job.config)
         elif result.best_epoch is None or entry["validation_error"] < result.validation_error:
             result.best_epoch, result.validation_error = self.epoch, entry["validation_error"]
-            for name, tensor in self.job.module.state_dict().items():
+            for name, tensor in self.run.averaged.state_dict().items():
                 self.best[name].copy_(tensor)
 
     def conclude(self) -> Result:

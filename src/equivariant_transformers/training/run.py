@@ -94,6 +94,8 @@ class Run:
             fused=True,
             capturable=on_gpu,
         )
+        self.averaged = copy.deepcopy(module) if config.averaging else module
+        """The network to evaluate."""
         self._start = copy.deepcopy(module.state_dict())
         self.module.train()
         self.replay = Replay(self._work, self.device, capture=distributed.world_size() == 1, restore=self._restore)
@@ -127,6 +129,8 @@ class Run:
         """Every tensor that the next step depends on, by name."""
         _join(self.replay.stream, wait=True)
         tensors = {f"model/{name}": tensor for name, tensor in self.module.state_dict().items()}
+        if self.averaged is not self.module:
+            tensors |= {f"average/{name}": tensor for name, tensor in self.averaged.state_dict().items()}
         for name, moments in self._moments().items():
             tensors |= {f"optimizer/{name}/{key}": tensor for key, tensor in moments.items()}
         tensors |= {"total_loss": self.total_loss, "random/cpu": torch.get_rng_state()}
@@ -136,8 +140,9 @@ class Run:
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Put back what `state` returned, in place."""
-        model = {name.removeprefix("model/"): t for name, t in tensors.items() if name.startswith("model/")}
-        self.module.load_state_dict(model)
+        self.module.load_state_dict(_part(tensors, "model/"))
+        if self.averaged is not self.module:
+            self.averaged.load_state_dict(_part(tensors, "average/"))
         for name, moments in self._moments().items():
             for key, tensor in moments.items():
                 tensor.copy_(tensors[f"optimizer/{name}/{key}"])
@@ -153,11 +158,22 @@ class Run:
         loss = F.cross_entropy(_forward(self.network, images, self.config).float(), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
+        if self.config.averaging:
+            self._average()
         self.total_loss += loss.detach()
         self.position += 1
 
+    @torch.no_grad()
+    def _average(self) -> None:
+        """Move the averages towards the weights, faster in the first steps."""
+        steps = next(iter(self.optimizer.state.values()))["step"]
+        share = torch.clamp(9 / (steps + 9), min=1 - self.config.averaging)
+        averages, values = _floats(self.averaged), _floats(self.module)
+        torch._foreach_add_(averages, torch._foreach_mul(torch._foreach_sub(values, averages), share))
+
     def _restore(self) -> None:
         self.module.load_state_dict(self._start)
+        self.averaged.load_state_dict(self._start)
         for moments in self._moments().values():
             for tensor in moments.values():
                 tensor.zero_()
@@ -172,6 +188,15 @@ class Run:
 
     def _moments(self) -> dict[str, dict[str, Any]]:
         return {name: self.optimizer.state[parameter] for name, parameter in self.module.named_parameters()}
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _floats(module: nn.Module) -> list[Tensor]:
+    """The weights and the statistics of `module`, without counters."""
+    return [tensor for tensor in module.state_dict().values() if tensor.is_floating_point()]
 
 
 def _forward(module: nn.Module, images: Tensor, config: Config) -> Tensor:
