@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import torch
+import torch._inductor.config
 
 from equivariant_transformers.data import ImageSet, Loader
 from equivariant_transformers.models import build
@@ -69,9 +70,13 @@ def main():
     parser.add_argument("--predictors", default="softmax,consistent")
     parser.add_argument("--settings", default="float32,bfloat16:compile", help="precision[:compile], comma separated")
     parser.add_argument("--runs", default="1", help="how many runs side by side, comma separated")
+    parser.add_argument("--inductor", default="", help="options of the compiler to try: key=value, comma separated")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    for option in filter(None, arguments.inductor.split(",")):
+        key, value = option.split("=")
+        setattr(torch._inductor.config, key, json.loads(value))
     on_gpu = arguments.device.startswith("cuda")
     dataset = digits(20 * arguments.batch, arguments.device)
     rows = []

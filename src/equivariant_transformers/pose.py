@@ -60,7 +60,9 @@ class ConsistentPredictor(nn.Module):
         self.maps = nn.ModuleList(nn.Conv1d(channels, 1, 3, bias=False) for _ in range(self.poses))
         self.log_excess = nn.Parameter(torch.full((self.poses,), math.log(0.35)))  # p = 1.35 at first
         self.bias = nn.Parameter(torch.zeros(self.poses))
-        self.register_buffer("blur", torch.softmax(-torch.arange(-3.0, 4.0).square() / 2, 0), persistent=False)
+        blur = torch.softmax(-torch.arange(-3.0, 4.0).square() / 2, 0)
+        taps = torch.stack([F.pad(blur, (shift, 2 - shift)) for shift in range(3)])  # (3, 9)
+        self.register_buffer("blur", taps, persistent=False)
         if min(chart.size) < 4:
             raise ValueError(f"a chart needs at least 4 x 4 samples to read a pose from, got {chart.size}")
         weights = chart.row_weights()[::stride] if self.poses == 1 else torch.ones(chart.size[0])
@@ -73,9 +75,8 @@ class ConsistentPredictor(nn.Module):
         periodic = self.chart.periodic
         x = images.flatten(1, 2)  # sheets as channels
         x = x - x[..., :1, :1]  # constants cancel in the first layer; here they cancel to the last bit
-        for axis in range(self.poses):
-            x = self._smooth(x, axis)
-        x = F.conv2d(pad(x, (1, 1), periodic), self._derivative(self.conv1.weight), stride=self.conv1.stride)
+        reach = (4, 1) if self.poses == 1 else (4, 4)
+        x = F.conv2d(pad(x, reach, periodic), self._first_kernels(), stride=self.conv1.stride)
         x = self.activation1(self.norm1(x))
         kernels = self._derivative(self.conv2.weight) if self.chart.order == 2 else self.conv2.weight
         x = self.activation2(self.norm2(F.conv2d(pad(x, (1, 1), periodic), kernels)))
@@ -91,12 +92,13 @@ class ConsistentPredictor(nn.Module):
         """`kernels` with zero mean along the pose axes."""
         return kernels - kernels.mean((-1,) if self.poses == 1 else (-2, -1), keepdim=True)
 
-    def _smooth(self, x: Tensor, axis: int) -> Tensor:
-        """A Gaussian of one sample along a pose axis: what is finer than the grid cannot be followed on it."""
-        reach = len(self.blur) // 2
-        extent, shape = ((reach, 0), (1, -1)) if axis == 0 else ((0, reach), (-1, 1))
-        kernel = self.blur.to(x.dtype).reshape(1, 1, *shape).expand(x.shape[1], -1, -1, -1)
-        return F.conv2d(pad(x, extent, self.chart.periodic), kernel, groups=x.shape[1])
+    def _first_kernels(self) -> Tensor:
+        """Derivatives of a Gaussian of one sample along the pose axes: finer detail cannot be followed on the grid."""
+        kernels = at_least_float32(self._derivative(self.conv1.weight))
+        kernels = (kernels[..., None] * self.blur).sum(-2)  # (..., 3, 9)
+        if self.poses == 2:
+            kernels = (kernels[..., None, :] * self.blur[:, :, None]).sum(-3)  # (..., 9, 9)
+        return kernels.to(self.conv1.weight.dtype)
 
 
 class SoftmaxPredictor(nn.Module):

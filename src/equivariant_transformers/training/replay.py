@@ -36,12 +36,17 @@ class Replay:
                 self.graph.replay()
 
     def _record(self, stream: torch.cuda.Stream) -> None:
-        torch.cuda.synchronize()
-        with torch.cuda.stream(stream):
-            for _ in range(3):  # compiles kernels, fills caches, makes the optimiser's state
+        before = torch.backends.cudnn.benchmark
+        torch.backends.cudnn.benchmark = True  # the first calls find the fastest convolutions, the recording uses them
+        try:
+            torch.cuda.synchronize()
+            with torch.cuda.stream(stream):
+                for _ in range(3):  # compiles kernels, fills caches, makes the optimiser's state
+                    self.work()
+            torch.cuda.synchronize()
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, stream=stream):
                 self.work()
-        torch.cuda.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph, stream=stream):
-            self.work()
-        torch.cuda.synchronize()
+            torch.cuda.synchronize()
+        finally:
+            torch.backends.cudnn.benchmark = before
