@@ -29,6 +29,11 @@ def pad(
     return images
 
 
+def wrap_around(images: Tensor, reach: int, wraps: tuple[bool, bool]) -> Tensor:
+    """`images` `(B, C, H, W)` with `reach` more samples on each side of the axes that wrap, (along W, along H)."""
+    return pad(images, (reach * wraps[0], reach * wraps[1]), wraps)
+
+
 class ScaleNorm(nn.Module):
     r"""Divide each channel by its root mean square over the batch: $x \mapsto g\,x / \sqrt{E[x^2]}$.
 
