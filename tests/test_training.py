@@ -234,3 +234,23 @@ def test_averaged_weights_are_evaluated_and_resumed(tmp_path):
         train([job(config, tmp_path)], deadline=time.monotonic())
     resumed = job(config, tmp_path)
     assert_same(train([resumed])[0], results[0], resumed, averaged)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("change", [{}, {"precision": "bfloat16", "compile": True, "averaging": 0.9}])
+def test_runs_share_a_gpu(tmp_path, change):
+    configs = [CONFIG.replace(seed=seed, epochs=12, **change) for seed in (0, 1, 2)]
+    runs = [job(config, tmp_path / str(config.seed), device="cuda") for config in configs]
+    results = train(runs)
+    assert max(result.test_error for result in results) < 15
+    assert len({weights(run).sum().item() for run in runs}) == 3
+
+
+@pytest.mark.cuda
+def test_a_run_on_a_gpu_resumes(tmp_path):
+    with pytest.raises(Stopped):
+        train([job(CONFIG.replace(epochs=6), tmp_path, device="cuda")], deadline=time.monotonic())
+    resumed, whole = (job(CONFIG.replace(epochs=6), place, device="cuda") for place in (tmp_path, None))
+    first, second = train([resumed])[0], train([whole])[0]
+    for mine, theirs in zip(first.history, second.history, strict=True):
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-3)

@@ -106,10 +106,15 @@ def build(
 def paper_chart(name: str, size: tuple[int, int] = (64, 64)) -> Chart:
     """The chart called `name` as the paper's predictors look at it: a pose of 0 is the middle of its range.
 
+    The sheets of a chart share the height of the image.
+
     >>> paper_chart("x_perspective").ranges[0]
     (1.0, 7.0)
     """
-    return find_chart(name).replace(ranges=lookup(PAPER_RANGES, name, "chart"), origin=None, size=size)
+    chart = find_chart(name)
+    height, width = size
+    ranges = lookup(PAPER_RANGES, name, "chart")
+    return chart.replace(ranges=ranges, origin=None, size=(height // chart.sheets, width))
 
 
 def _layer(name: str, predictor: str, in_channels: int, size: tuple[int, int], strides: tuple[int, int]) -> Layer:
@@ -119,6 +124,7 @@ def _layer(name: str, predictor: str, in_channels: int, size: tuple[int, int], s
     if predictor == "softmax":
         reader = SoftmaxPredictor(chart, in_channels, strides=strides)
         return EquivariantTransformer(chart, in_channels, predictor=reader)
+    chart = chart.replace(size=size)  # it looks at the image
     return SpatialTransformer(chart, in_channels, predictor=DirectPredictor(chart, in_channels, strides=strides))
 
 
