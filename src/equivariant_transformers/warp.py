@@ -205,7 +205,7 @@ class Warp:
 
     def _matrix_for_kernel(self, images: Tensor, points: Tensor) -> Tensor | None:
         """The matrix with which `sample` can be one GPU kernel: of images that need no gradient, and no flow."""
-        if not (images.is_cuda and _HAS_TRITON) or images.requires_grad or torch.compiler.is_exporting():
+        if not (images.is_cuda and _HAS_TRITON) or images.requires_grad or torch.compiler._is_exporting_flag:
             return None
         if not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(images):
             return None
