@@ -19,7 +19,7 @@ ROAD = {  # module -> what it may import
     "charts": {"coordinates", "groups", "projective"},
     "derivation": {"charts", "coordinates", "exponential", "groups", "projective"},
     "derive": {"charts", "derivation", "groups"},
-    "resampling": set(),
+    "resampling": {"projective"},
     "kernels": set(),
     "warp": {"kernels", "projective", "resampling"},
     "conv": {"projective"},
@@ -30,7 +30,7 @@ ROAD = {  # module -> what it may import
     "models": {"charts", "conv", "groups", "layers", "pose"},
     "legacy": {"groups", "models", "warp"},
     "viz": {"charts", "measurements", "warp"},
-    "data": {"groups", "resampling", "warp"},
+    "data": {"groups", "projective", "resampling", "warp"},
     "checkpoint": set(),
     "training": {"checkpoint"},
 }
@@ -64,13 +64,20 @@ def test_the_public_names_exist():
         assert getattr(et, name) is not None
 
 
-@pytest.mark.parametrize("unwanted", ["sympy", "matplotlib", "torchvision"])
+@pytest.mark.parametrize("unwanted", ["sympy", "matplotlib", "torchvision", PACKAGE + ".data"])
 def test_importing_loads_nothing_heavy(unwanted):
     code = f"import torch, sys; old = set(sys.modules); import {PACKAGE}; print({unwanted!r} in set(sys.modules) - old)"
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
         == "False"
     )
+
+
+def test_the_data_sets_are_loaded_when_asked_for():
+    code = f"import {PACKAGE} as et, sys; et.data.load; print('PIL' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        et.nonsense  # noqa: B018
 
 
 def test_importing_is_nearly_as_fast_as_torch():

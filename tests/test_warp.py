@@ -116,7 +116,7 @@ def test_only_one_line_resamples():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic", "sharp_bicubic"])
 @pytest.mark.parametrize("size", [(1, 1), (1, 5), (28, 28), (37, 50)])
 @pytest.mark.parametrize("antialias", [False, True])
 def test_the_identity_is_the_identity_bit_for_bit(dtype, mode, size, antialias):
@@ -260,6 +260,45 @@ def test_the_scale_of_a_matrix_does_not_matter(scale):
     torch.testing.assert_close(warp.inverse().points(warp.points(points)), points, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("width", [2, 3, 9])
+def test_cubic_convolution_is_affine_in_its_slope(padding, width):
+    """Along a line, a = -1 is 4/3 of a = -3/4 (PyTorch's) less 1/3 of a = 0 (bilinear after a smooth step)."""
+    images = torch.rand(2, 3, 1, width, dtype=torch.float64)
+    x = torch.linspace(-2.5, 2.5, 101, dtype=torch.float64).reshape(1, 1, -1)
+    pixel = (x + 1) * (width - 1) / 2
+    t = pixel - pixel.floor()
+    smooth = 2 * (pixel.floor() + t * t * (3 - 2 * t)) / (width - 1) - 1
+    sharp, cubic = (
+        resampling.resample(images, x, 0 * x, x < 9, mode=mode, padding=padding)
+        for mode in ("sharp_bicubic", "bicubic")
+    )
+    step = resampling.resample(images, smooth, 0 * x, x < 9, padding=padding)
+    torch.testing.assert_close(sharp, 4 / 3 * cubic - 1 / 3 * step)
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_cubic_convolution_treats_both_axes_alike(padding):
+    images = torch.rand(2, 2, 7, 7, dtype=torch.float64)
+    matrix = random_matrices(2, dtype=torch.float64, size=0.5)
+    swap = torch.tensor([[0.0, 1, 0], [1, 0, 0], [0, 0, 1]], dtype=torch.float64)
+    seen = Warp.projective(matrix).image(images, mode="sharp_bicubic", padding=padding)
+    swapped = Warp.projective(swap @ matrix @ swap).image(images.mT, mode="sharp_bicubic", padding=padding)
+    torch.testing.assert_close(swapped.mT, seen)
+
+
+def test_cubic_convolution_skips_only_what_is_empty():
+    images = torch.rand(3, 2, 9, 11) * (torch.rand(3, 2, 9, 11) < 0.05)
+    warp = Warp.projective(random_matrices(3))
+    skipping = warp.image(images, mode="sharp_bicubic")
+    full = warp.image(images.requires_grad_(), mode="sharp_bicubic")
+    assert torch.equal(skipping, full.detach())
+    assert (skipping == 0).any()
+    assert warp.image(torch.zeros(3, 1, 4, 4), mode="sharp_bicubic").eq(0).all()
+    nothing = Warp.identity().image(torch.rand(0, 1, 6, 6), mode="sharp_bicubic", size=(2, 2))
+    assert nothing.shape == (0, 1, 2, 2)
+
+
 def test_antialiasing_removes_what_cannot_be_shown():
     stripes = (torch.arange(128) % 2).float().expand(1, 1, 128, 128)  # grey when seen from afar
     shrink = Warp.projective(et.group("dilation").matrix(torch.tensor(3.7).log()))
@@ -275,7 +314,7 @@ def test_antialiasing_removes_what_cannot_be_shown():
 
 
 @pytest.mark.parametrize("antialias", [False, True])
-@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "sharp_bicubic"])
 def test_gradients(mode, antialias):
     images = torch.rand(2, 1, 5, 6, dtype=torch.float64, requires_grad=True)
     matrix = random_matrices(2, dtype=torch.float64).requires_grad_()

@@ -5,6 +5,9 @@
 torch.Size([3, 3])
 """
 
+import importlib
+from types import ModuleType
+
 from equivariant_transformers.audit import assert_equivariant, invariance, self_consistency
 from equivariant_transformers.charts import CHARTS, Chart, chart
 from equivariant_transformers.derive import derive
@@ -45,3 +48,10 @@ __all__ = [
     "self_consistency",
 ]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> ModuleType:
+    """The subpackage `data`, loaded when it is first asked for."""
+    if name == "data":
+        return importlib.import_module("equivariant_transformers.data")
+    raise AttributeError(f"module 'equivariant_transformers' has no attribute {name!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -9,7 +10,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from typing_extensions import TypedDict
 
+from equivariant_transformers import projective
+
 _OUTSIDE = 4.0  # a coordinate that is well outside the image
+_FRAME = 4  # pixels around an image that a cubic convolution may ask for
 _BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
 _LEVELS = 4  # anti-aliasing filters for shrinking by 1, 2, 4 and 8
 
@@ -17,8 +21,12 @@ _LEVELS = 4  # anti-aliasing filters for shrinking by 1, 2, 4 and 8
 class Sampling(TypedDict, total=False):
     """How an image is resampled. All fields are optional."""
 
-    mode: Literal["bilinear", "nearest", "bicubic"]
-    """How to interpolate between pixels; bilinear by default."""
+    mode: Literal["bilinear", "nearest", "bicubic", "sharp_bicubic"]
+    """How to interpolate between pixels; bilinear by default.
+
+    `bicubic` and `sharp_bicubic` are cubic convolutions over 4 x 4 pixels, with a slope a at distance one of -0.75
+    (PyTorch's) and of -1.
+    """
     padding: Literal["zeros", "border", "reflection"]
     """What lies outside the image: the background (`zeros`, the default), its border pixels, or its reflection."""
     background: float | Tensor
@@ -39,8 +47,8 @@ def resample(
     antialias: bool = False,
 ) -> Tensor:
     """`images` `(B, C, H, W)` at points (x, y) of shape `(B or 1, ..., h, w)`, as `(B, C, ..., h, w)`."""
-    if mode not in ("bilinear", "nearest", "bicubic"):
-        raise ValueError(f"unknown mode {mode!r}; the modes are bilinear, nearest and bicubic")
+    if mode not in ("bilinear", "nearest", "bicubic", "sharp_bicubic"):
+        raise ValueError(f"unknown mode {mode!r}; the modes are bilinear, nearest, bicubic and sharp_bicubic")
     if padding not in ("zeros", "border", "reflection"):
         raise ValueError(f"unknown padding {padding!r}; the paddings are zeros, border and reflection")
     filled = isinstance(background, Tensor) or background != 0
@@ -58,13 +66,12 @@ def resample(
     levels = _LEVELS if antialias else 1
     if antialias:
         source = _blurred(source, padding)
-    sampled = F.grid_sample(
-        source.expand(batch, -1, -1, -1),
-        grid.flatten(1, -3).expand(batch, -1, -1, -1),
-        mode=mode,
-        padding_mode=padding,
-        align_corners=True,
-    )
+    source = source.expand(batch, -1, -1, -1)
+    places = grid.flatten(1, -3).expand(batch, -1, -1, -1)
+    if mode == "sharp_bicubic":
+        sampled = _sharp_bicubic(source, places, padding)
+    else:
+        sampled = F.grid_sample(source, places, mode=mode, padding_mode=padding, align_corners=True)
     sampled = sampled.reshape(batch, levels, images.shape[1], *shape)
     if antialias:
         weights = _level_weights(grid, images.shape[-2:])  # (B or 1, levels, ..., h, w)
@@ -75,6 +82,78 @@ def resample(
     if filled:
         result = result + background
     return result.to(images.dtype)
+
+
+def _sharp_bicubic(images: Tensor, grid: Tensor, padding: str) -> Tensor:
+    """`images` `(B, C, H, W)` at `grid` `(B, h, w, 2)` by cubic convolution with a = -1, as `(B, C, h, w)`."""
+    shape = images.shape[:2] + grid.shape[1:3]
+    column, right = _cell(grid[..., 0], images.shape[-1], padding)
+    row, down = _cell(grid[..., 1], images.shape[-2], padding)
+    framed = _framed(_framed(images, -1, padding), -2, padding)
+    lines, stride = framed.shape[-2:]
+    pixels = framed.flatten()
+    first = torch.arange(0, len(pixels), lines * stride, device=images.device).reshape(*shape[:2], 1, 1)
+    corner = (first + (row * stride + column)[:, None]).flatten()  # the first of the 4 x 4 pixels, in `pixels`
+    right, down = (part[:, None].expand(shape).flatten() for part in (right, down))
+    # Where all of the 4 x 4 pixels are zero, nothing needs to be computed.
+    skip = not images.requires_grad and projective.can_inspect(images)
+    if skip:
+        ink = pixels != 0
+        for step in (1, stride):
+            ink = ink[: -3 * step] | ink[step : -2 * step] | ink[2 * step : -step] | ink[3 * step :]
+        busy = ink.index_select(0, corner).nonzero()[:, 0]
+        corner, right, down = (part.index_select(0, busy) for part in (corner, right, down))
+    count = len(pixels) - 3 * (stride + 1)
+    across, along = _cubic_weights(right), _cubic_weights(down)
+    sums = []
+    for i in range(4):
+        taps = [pixels[i * stride + j :][:count].index_select(0, corner) for j in range(4)]
+        sums.append(_weighted_sum(taps, across))
+    values = _weighted_sum(sums, along)
+    if skip:
+        values = torch.zeros(shape, dtype=values.dtype, device=values.device).flatten().index_copy(0, busy, values)
+    return values.reshape(shape)
+
+
+def _cell(place: Tensor, size: int, padding: str) -> tuple[Tensor, Tensor]:
+    """The first of the four pixels about `place` in the framed image, and how far `place` lies past the second."""
+    position = (place + 1) * ((size - 1) / 2)
+    if padding == "reflection":
+        position = _reflected(position, size)
+    position = position.clamp(-2, size + 1)
+    second = position.detach().floor()
+    return (second + (_FRAME - 1)).long(), position - second
+
+
+def _cubic_weights(t: Tensor) -> tuple[Tensor, ...]:
+    """The weights of four pixels in a row at `t` from 0 (on the second) to 1 (on the third), with a = -1."""
+    s = 1 - t
+    return -t * s * s, 1 - t * t * (2 - t), 1 - s * s * (2 - s), -s * t * t
+
+
+def _weighted_sum(parts: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    total = parts[0] * weights[0]
+    for part, weight in zip(parts[1:], weights[1:], strict=True):
+        total = torch.addcmul(total, part, weight)
+    return total
+
+
+def _framed(images: Tensor, axis: int, padding: str) -> Tensor:
+    """`images` with `_FRAME` more pixels at both ends of `axis`."""
+    size = images.shape[axis]
+    places = torch.arange(-_FRAME, size + _FRAME, device=images.device)
+    if padding == "reflection":
+        places = _reflected(places, size)
+    framed = images.index_select(axis, places.clamp(0, size - 1))
+    if padding == "zeros":
+        framed = framed * ((places >= 0) & (places < size)).to(images.dtype).reshape(-1, *[1] * (-1 - axis))
+    return framed
+
+
+def _reflected(places: Tensor, size: int) -> Tensor:
+    """`places`, counted in pixels, brought into the image by reflecting them in its first and its last pixel."""
+    last = max(size - 1, 1)
+    return last - ((places % (2 * last)) - last).abs()
 
 
 def smooth(images: Tensor, level: int, padding: str = "border") -> Tensor:

@@ -7,7 +7,10 @@
 3
 """
 
+from equivariant_transformers.data.folder import from_dataset, from_folder
 from equivariant_transformers.data.imageset import ImageSet, Splits
 from equivariant_transformers.data.loader import Loader
+from equivariant_transformers.data.registry import DATASETS, Source, load
+from equivariant_transformers.data.svhn import svhn
 
-__all__ = ["ImageSet", "Loader", "Splits"]
+__all__ = ["DATASETS", "ImageSet", "Loader", "Source", "Splits", "from_dataset", "from_folder", "load", "svhn"]

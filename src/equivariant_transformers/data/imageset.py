@@ -92,3 +92,19 @@ class Splits(NamedTuple):
     train: ImageSet
     validation: ImageSet
     test: ImageSet
+
+
+def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of each channel of bytes `(N, C, H, W)`, exactly, as an `ImageSet` takes them.
+
+    A channel that never varies has deviation 1 here, so that it can be divided by.
+
+    >>> statistics(torch.tensor([0, 2], dtype=torch.uint8).reshape(2, 1, 1, 1))
+    ((1.0,), (1.0,))
+    """
+    counts = torch.stack([channel.flatten().bincount(minlength=256) for channel in images.unbind(1)]).double()
+    values = torch.arange(256.0, dtype=torch.float64, device=images.device)
+    share = counts / counts.sum(1, keepdim=True)
+    mean = share @ values
+    std = (share * (values - mean[:, None]) ** 2).sum(1).sqrt()
+    return tuple(mean.tolist()), tuple(torch.where(std > 0, std, 1.0).tolist())

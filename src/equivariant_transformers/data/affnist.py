@@ -1,0 +1,127 @@
+"""affNIST: train on digits that were only moved, test on digits under small affine transformations."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from equivariant_transformers.data import cache
+from equivariant_transformers.data.cache import Progress
+from equivariant_transformers.data.imageset import ImageSet, Splits
+from equivariant_transformers.data.matfile import read_mat
+from equivariant_transformers.data.mnist import Digits, digits
+from equivariant_transformers.data.synthesis import TRANSLATIONS, image_set, placed, uniform
+
+SIZE = 40
+VALIDATION = 5_000
+_MARGIN = (SIZE - 28) // 2
+_AFFINE = ("x_scale", "y_scale", "x_shear", "rotation")
+_TURN = math.radians(20)
+_RANGES = ((0.8, 1.2), (0.8, 1.2), (-0.2, 0.2), (-_TURN, _TURN), (0.0, 1.0), (0.0, 1.0))
+
+
+def affnist(
+    training: Literal["translated", "centred"] = "translated",
+    *,
+    test_copies: int = 32,
+    root: str | Path | None = None,
+    mnist_root: str | Path | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> Splits:
+    """MNIST on 40 x 40 pixels for training and validation, affNIST for the test; `origin` says which test set it is.
+
+    The test set is read from affNIST's own files where they are at hand: `test.mat`, or `test_batches/1.mat` and so on,
+    of the transformed version. Otherwise it is made anew from MNIST's test digits by the published recipe.
+
+    Args:
+        training: whether each training and validation digit stands at a random place, or in the middle.
+        test_copies: transformed versions of each of the 10,000 test digits, where they are made anew.
+        root: the folder of affNIST's files; by default `affnist` in the cache directory.
+        mnist_root: the folder of MNIST's files; see `mnist.digits`.
+        seed: chooses the validation digits, places and transformations.
+        device: where the images are made and stay.
+        progress: told how far it is.
+    """
+    if training not in ("translated", "centred"):
+        raise ValueError(f"training is translated or centred, got {training!r}")
+    official = _official_files(root)
+    train, test = digits(mnist_root, progress=progress)
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(train.labels), generator=generator)
+    steps = torch.randint(-_MARGIN, _MARGIN + 1, (len(order), 2), generator=generator).double()
+    places = (0 if training == "centred" else 2 / (SIZE - 1)) * steps
+    moved = image_set(
+        train.take(order),
+        places,
+        TRANSLATIONS,
+        size=SIZE,
+        name=f"MNIST, {training} on {SIZE} x {SIZE}",
+        origin="generated from MNIST",
+        device=device,
+        progress=progress,
+    )
+    if official:
+        images, labels = _read_official(official)
+        tested = ImageSet(
+            images=images.to(device),
+            labels=labels.to(device),
+            name="affNIST",
+            origin=f"official affNIST files ({official[0].name}{', ...' if len(official) > 1 else ''})",
+            mean=moved.mean,
+            std=moved.std,
+        )
+    else:
+        poses = torch.cat([_draw_poses(test, generator) for _ in range(test_copies)])
+        tested = image_set(
+            test,
+            poses,
+            (*_AFFINE, *TRANSLATIONS),
+            size=SIZE,
+            name="affNIST",
+            origin="regenerated from MNIST's test digits by affNIST's recipe",
+            normalisation=(moved.mean, moved.std),
+            device=device,
+            progress=progress,
+        )
+    held_out = torch.arange(len(order)) < VALIDATION
+    return Splits(moved.take(~held_out), moved.take(held_out), tested)
+
+
+def _draw_poses(base: Digits, generator: torch.Generator) -> Tensor:
+    """Random affine transformations `(N, 6)` of the digits of `base`, placed at random so that nothing is cropped."""
+    draws = uniform(len(base.labels), _RANGES, generator)
+    affine = torch.cat((-draws[:, :2].log(), draws[:, 2:4]), -1)
+    return torch.cat((affine, placed(base.images, affine, _AFFINE, draws[:, 4:], size=SIZE)), -1)
+
+
+def _official_files(root: str | Path | None) -> list[Path]:
+    home = cache.root() / "affnist" if root is None else Path(root)
+    if (home / "test.mat").is_file():
+        return [home / "test.mat"]
+    batches = [path for path in (home / "test_batches").glob("*.mat") if path.stem.isdigit()]
+    if root is not None and not batches:
+        raise FileNotFoundError(f"there is neither test.mat nor test_batches/1.mat in {home}")
+    return sorted(batches, key=lambda path: int(path.stem))
+
+
+def _read_official(paths: list[Path]) -> tuple[Tensor, Tensor]:
+    images, labels = [], []
+    for path in paths:
+        arrays = read_mat(path)
+        pixels, numbers = arrays.get("affNISTdata.image"), arrays.get("affNISTdata.label_int")
+        if pixels is None or numbers is None or pixels.shape != (SIZE * SIZE, numbers.size):
+            raise ValueError(f"{path} is no affNIST file: it holds { ({k: v.shape for k, v in arrays.items()}) }")
+        images.append(torch.from_numpy(pixels.T.astype("u1")).reshape(-1, 1, SIZE, SIZE))
+        labels.append(torch.from_numpy(numbers.ravel().astype("i8")))
+    pictures = torch.cat(images)
+    edge = pictures.clone()
+    edge[..., _MARGIN:-_MARGIN, _MARGIN:-_MARGIN] = 0
+    if not edge.any():
+        raise ValueError(f"{paths[0]} holds affNIST's centred digits; the test needs those of its transformed version")
+    return pictures, torch.cat(labels)

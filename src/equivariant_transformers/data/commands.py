@@ -1,0 +1,35 @@
+"""What the command line does with data sets: list, fetch, show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from equivariant_transformers.data.registry import DATASETS, load
+
+
+def list_datasets() -> str:
+    """A table of the data sets: name, size of the download, terms, and what they are."""
+    rows = [("name", "download", "terms", "what it is")]
+    rows += [(s.name, f"{s.download_bytes / 1e6:.0f} MB", s.licence, s.summary) for s in DATASETS.values()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def fetch(name: str, **options: Any) -> str:
+    """Download or make a data set, and say what is there."""
+    splits = load(name, **options)
+    counts = ", ".join(f"{len(part):,} {field}" for field, part in zip(splits._fields, splits, strict=True))
+    shape = " x ".join(map(str, splits.train.images.shape[1:]))
+    megabytes = sum(part.images.numel() for part in splits) / 1e6
+    return f"{name}: {counts}; images of {shape}, {megabytes:.0f} MB in memory; origin: {splits.train.origin}"
+
+
+def show(name: str, out: Path, **options: Any) -> Path:
+    """Write a contact sheet of the training images as a PNG file."""
+    from equivariant_transformers.data.sheet import contact_sheet
+
+    sheet = contact_sheet(load(name, **options).train)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    sheet.save(out, format="PNG")
+    return out

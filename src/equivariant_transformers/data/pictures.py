@@ -1,0 +1,94 @@
+"""Pictures of every kind as bytes of one size, read with Pillow (in the `train` extra)."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+try:
+    from PIL import Image, ImageOps, UnidentifiedImageError
+except ModuleNotFoundError as missing:
+    message = "pictures need Pillow: pip install 'equivariant-transformers[train]'"
+    raise ModuleNotFoundError(message) from missing
+
+MODES = {1: "L", 3: "RGB"}
+"""Pillow's name for pictures of one and of three channels."""
+
+
+def read(path: Path, size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
+    """The picture in a file as `fit` gives it, upright, the first one of an animation.
+
+    Whatever cannot be read as a picture raises, and so does one with more pixels than Pillow thinks safe.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of odd metadata, while the picture is sound
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        try:
+            opened = Image.open(path)
+        except UnidentifiedImageError:
+            raise ValueError("not an image") from None
+        with opened as picture:
+            picture.draft(None, (2 * max(size), 2 * max(size)))  # a large JPEG need not be decoded in full
+            return fit(ImageOps.exif_transpose(picture), size, channels)
+
+
+def fit(picture: Image.Image, size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
+    """A picture as bytes `(channels, height, width)`: resized with its shape kept, and centred on black.
+
+    What is transparent becomes black as well.
+    """
+    if picture.mode.startswith("I"):
+        picture = _from_16_bits(picture)
+    elif picture.mode == "F":
+        raise ValueError("its values are floating point of unknown range; save it with 8 or 16 bits")
+    if picture.has_transparency_data:
+        picture = picture.convert("RGBA")
+        black = Image.new("RGBA", picture.size, (0, 0, 0, 255))
+        picture = Image.alpha_composite(black, picture)
+    height, width = size
+    scale = min(height / picture.height, width / picture.width)
+    inner = (max(1, round(scale * picture.width)), max(1, round(scale * picture.height)))
+    picture = picture.convert(MODES[channels]).resize(inner, Image.Resampling.BICUBIC)
+    canvas = Image.new(MODES[channels], (width, height))
+    canvas.paste(picture, ((width - inner[0]) // 2, (height - inner[1]) // 2))
+    return np.asarray(canvas).reshape(height, width, channels).transpose(2, 0, 1)
+
+
+def to_picture(image: Image.Image | Tensor | NDArray[Any]) -> Image.Image:
+    """A picture from a tensor `(C, H, W)` or an array `(H, W, C)`, the channels first or absent, bytes or 0 to 1.
+
+    >>> to_picture(torch.ones(3, 4, 5)).size, to_picture(np.zeros((4, 5), np.uint8)).mode
+    ((5, 4), 'L')
+    """
+    if isinstance(image, Image.Image):
+        return image
+    values = np.asarray(image)
+    if values.ndim == 3:
+        values = values.transpose(1, 2, 0) if isinstance(image, torch.Tensor) else values
+        values = values[..., 0] if values.shape[-1] == 1 else values
+    if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[-1] not in (3, 4)):
+        given = f"a tensor of shape {tuple(image.shape)}" if isinstance(image, torch.Tensor) else f"{values.shape}"
+        raise ValueError(f"an image is a tensor (C, H, W) or an array (H, W, C) with 1, 3 or 4 channels, got {given}")
+    if np.issubdtype(values.dtype, np.floating):
+        if not (values.min() >= 0 and values.max() <= 1):
+            raise ValueError(
+                f"images of floating point run from 0 to 1, got {values.min()} to {values.max()}; "
+                "leave normalisation to the ImageSet"
+            )
+        values = (255 * values).round().astype(np.uint8)
+    if values.dtype != np.uint8:
+        raise ValueError(f"images are uint8 or floating point, got {values.dtype}")
+    return Image.fromarray(np.ascontiguousarray(values))
+
+
+def _from_16_bits(picture: Image.Image) -> Image.Image:
+    values = np.asarray(picture).astype(np.int64)
+    if values.min() < 0 or values.max() > 65535:
+        raise ValueError(f"its values run from {values.min()} to {values.max()}; save it with 8 or 16 bits")
+    return Image.fromarray((values // 257).astype(np.uint8))

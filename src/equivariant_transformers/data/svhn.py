@@ -1,0 +1,136 @@
+"""Street View House Numbers: digits cropped from photographs, 32 x 32 in colour.
+
+The data set's page is http://ufldl.stanford.edu/housenumbers/; it is for non-commercial use. Cite: Netzer et al.,
+*Reading Digits in Natural Images with Unsupervised Feature Learning*, NIPS Workshop 2011.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+from urllib.error import URLError
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equivariant_transformers.data import cache
+from equivariant_transformers.data.imageset import ImageSet, Splits, statistics
+from equivariant_transformers.data.matfile import read_mat
+
+HOST = "http://ufldl.stanford.edu/housenumbers/"
+
+
+class Release(NamedTuple):
+    """One file of the official release."""
+
+    file: str
+    md5: str
+    bytes: int
+
+
+FILES = {
+    "train": Release("train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373", 182_040_794),
+    "test": Release("test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3", 64_275_384),
+    "extra": Release("extra_32x32.mat", "a93ce644f1a588dc4d68dda5feec44a7", 1_329_278_602),
+}
+
+
+def svhn(
+    examples: int | None = None,
+    *,
+    extra: bool = False,
+    validation: int = 5_000,
+    root: str | Path | None = None,
+    accept_other_files: bool = False,
+    seed: int = 0,
+    progress: cache.Progress | None = None,
+) -> Splits:
+    """The cropped digits, split as in the paper: 5,000 of the 73,257 training images are for validation.
+
+    The digit 0, which the files call 10, has label 0. Mean and deviation are those of the training images used, for
+    each channel. Files that are not there are downloaded.
+
+    Args:
+        examples: the number of training images, all the remaining 68,257 if not given; the paper uses 10,000 and
+            20,000 as well. With one seed, fewer images are a part of more.
+        extra: add the 531,131 easier images of the extra file (1.3 GB).
+        validation: the number of images for validation.
+        root: the folder of the files, `svhn` in the cache if not given.
+        accept_other_files: read files that differ from the official ones too; `origin` then says so.
+        seed: of the choice of the images.
+        progress: told what is being done, and which share of it is done.
+    """
+    folder = cache.root() / "svhn" if root is None else Path(root)
+    names = ("train", "test", "extra") if extra else ("train", "test")
+    paths = {name: _fetch(FILES[name], folder, progress) for name in names}
+    differing = [path.name for name, path in paths.items() if _md5(path) != FILES[name].md5]
+    if differing and not accept_other_files:
+        raise ValueError(
+            f"not as officially released: {', '.join(differing)} in {folder}. Without them the official ones are "
+            "downloaded; with accept_other_files=True they are read, and results will say so"
+        )
+    (images, labels), test = _read(paths["train"]), _read(paths["test"])
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    held, rest = order[:validation], order[validation:]
+    examples = len(rest) if examples is None else examples
+    if not (0 <= validation < len(labels) and 0 < examples <= len(rest)):
+        raise ValueError(
+            f"{examples} examples and {validation} for validation cannot be taken from the {len(labels)} images of "
+            f"{paths['train']}"
+        )
+    chosen = rest[:examples]
+    train = images[chosen], labels[chosen]
+    if extra:
+        more_images, more_labels = _read(paths["extra"])
+        train = torch.cat((train[0], more_images)), torch.cat((train[1], more_labels))
+    origin = f"files other than the official ones: {', '.join(differing)}" if differing else "official"
+    mean, std = statistics(train[0])
+    return Splits(
+        *(
+            ImageSet(images=part[0], labels=part[1], name="svhn", origin=origin, mean=mean, std=std)
+            for part in (train, (images[held], labels[held]), test)
+        )
+    )
+
+
+def _fetch(release: Release, folder: Path, progress: cache.Progress | None) -> Path:
+    """The path of a file in `folder`, downloaded if it is not there; what arrives must be the official file."""
+    path = folder / release.file
+    if path.exists():
+        return path
+    what = f"downloading {release.file} ({release.bytes / 1e6:.0f} MB)"
+    tell = progress and (lambda _, share: progress(what, share))
+    with cache.lock(path):
+        if not path.exists():  # another process may have been faster
+            arrived = path.with_name(path.name + ".part")
+            try:
+                cache.download(HOST + release.file, arrived, tell)
+                if _md5(arrived) != release.md5:
+                    raise ConnectionError("what arrived is not the official file")
+                arrived.replace(path)
+            except (ConnectionError, TimeoutError, URLError) as error:
+                advice = f"try again later, or put the file into {folder}"
+                raise ConnectionError(f"{HOST}{release.file} could not be downloaded ({error}): {advice}") from error
+            finally:
+                arrived.unlink(missing_ok=True)
+    return path
+
+
+def _md5(path: Path) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _read(path: Path) -> tuple[Tensor, Tensor]:
+    """Images `(N, 3, 32, 32)` and labels `(N,)` from a file's `X` `(32, 32, 3, N)` and `y` `(N, 1)`."""
+    arrays = read_mat(path)
+    shapes = {name: array.shape for name, array in arrays.items()}
+    if shapes.get("X", ())[:3] != (32, 32, 3) or shapes.get("y") != (shapes["X"][3], 1):
+        raise ValueError(f"{path} needs X of shape (32, 32, 3, N) and y of shape (N, 1), it has {shapes}")
+    images = np.ascontiguousarray(arrays["X"].transpose(3, 2, 0, 1))
+    return torch.from_numpy(images), torch.from_numpy(arrays["y"][:, 0].astype(np.int64)) % 10

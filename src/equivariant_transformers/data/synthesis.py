@@ -1,0 +1,127 @@
+"""Digits seen through known transformations: what all data sets made from MNIST share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from equivariant_transformers import projective
+from equivariant_transformers.data.cache import Progress
+from equivariant_transformers.data.imageset import ImageSet, statistics
+from equivariant_transformers.data.mnist import Digits
+from equivariant_transformers.groups import group
+from equivariant_transformers.warp import Warp
+
+TRANSLATIONS = ("x_translation", "y_translation")
+
+
+def pose_matrix(poses: Tensor, names: Sequence[str]) -> Tensor:
+    r"""The product $T_{\theta_1} T_{\theta_2} \cdots$ of the named groups' matrices at `poses` `(N, k)`: `(N, 3, 3)`.
+
+    With a data set's `poses` and `pose_names`, its images are the upright digits seen through `Warp.projective` of it.
+
+    >>> pose_matrix(torch.tensor([[0.5, 1.0]]), ("x_shear", "y_translation"))
+    tensor([[[ 1.0000, -0.5000, -0.5000],
+             [ 0.0000,  1.0000,  1.0000],
+             [ 0.0000,  0.0000,  1.0000]]])
+    """
+    matrix = torch.eye(3, dtype=poses.dtype, device=poses.device).expand(len(poses), 3, 3)
+    for pose, name in zip(poses.unbind(-1), names, strict=True):
+        matrix = projective.product(matrix, group(name).matrix(pose))
+    return matrix
+
+
+def image_set(
+    base: Digits,
+    poses: Tensor,
+    pose_names: Sequence[str],
+    *,
+    size: int,
+    name: str,
+    origin: str,
+    normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
+    mode: Literal["bilinear", "sharp_bicubic"] = "bilinear",
+    device: torch.device | str = "cpu",
+    progress: Progress | None = None,
+) -> ImageSet:
+    """The digits of `base`, centred on a black canvas of `size` pixels squared and seen through `poses`.
+
+    `poses` `(M N, k)` show each of N digits M times, all digits once before any comes again. The `normalisation` (mean,
+    deviation) is by default that of the images.
+    """
+    images = _transformed(base.images, pose_matrix(poses, pose_names), size, mode, device, progress)
+    mean, std = normalisation or statistics(images)
+    return ImageSet(
+        images=images,
+        labels=base.labels.repeat(len(poses) // len(base.labels)).to(device),
+        name=name,
+        origin=origin,
+        mean=mean,
+        std=std,
+        poses=poses.float().to(device),
+        pose_names=tuple(pose_names),
+    )
+
+
+def _transformed(
+    digits: Tensor,
+    matrices: Tensor,
+    size: int,
+    mode: Literal["bilinear", "sharp_bicubic"],
+    device: torch.device | str,
+    progress: Progress | None,
+) -> Tensor:
+    """`digits` `(N, 28, 28)` seen through `matrices` `(M N, 3, 3)`, as bytes `(M N, 1, size, size)`."""
+    matrices = matrices.float().to(device)
+    canvases = pad(digits.to(device)[:, None], [(size - digits.shape[-1]) // 2] * 4)
+    images = torch.empty(len(matrices), 1, size, size, dtype=torch.uint8, device=device)
+    chunk = max(1, 2 ** (18 if images.device.type == "cpu" else 24) // size**2)  # on a CPU, what the cache holds
+    for start in range(0, len(images), chunk):
+        stop = min(start + chunk, len(images))
+        again = torch.arange(start, stop, device=device) % len(digits)
+        seen = Warp.projective(matrices[start:stop]).image(canvases[again].float(), mode=mode)
+        images[start:stop] = seen.round().clamp(0, 255).to(torch.uint8)
+        if progress:
+            progress("transforming digits", stop / len(images))
+    return images
+
+
+def placed(digits: Tensor, poses: Tensor, names: Sequence[str], where: Tensor, *, size: int) -> Tensor:
+    """The poses `(N, 2)` of the `TRANSLATIONS` that put `digits` `(N, 28, 28)`, transformed by `poses`, on a canvas.
+
+    `where` `(N, 2)` in [0, 1] chooses among all places at which nothing of a digit is cropped, from the leftmost to
+    the rightmost and from the highest to the lowest. A digit that is larger than the canvas is centred.
+    """
+    pitch = 2 / (size - 1)
+    count = digits.shape[-1]
+    ticks = pitch * (torch.arange(count, dtype=poses.dtype) - (count - 1) / 2)
+    x, y = ticks.repeat(count), ticks.repeat_interleave(count)
+    ways = projective.inverse(pose_matrix(poses, names))  # where a point of the digit goes
+    ink = digits.flatten(1) > 0
+    shifts = torch.empty_like(where)
+    for start in range(0, len(digits), 4096):
+        some = slice(start, start + 4096)
+        for axis in (0, 1):
+            way = ways[some, axis]
+            at = way[:, :1] * x + way[:, 1:2] * y
+            # An interpolated pixel fades to nothing over one pixel of the digit to all sides.
+            fade = pitch * way[:, :2].abs().sum(-1) - pitch
+            lowest = -1 + fade - at.masked_fill(~ink[some], torch.inf).amin(-1)
+            highest = 1 - fade - at.masked_fill(~ink[some], -torch.inf).amax(-1)
+            room = (highest - lowest).clamp_min(0)
+            shifts[some, axis] = (lowest + highest) / 2 + (where[some, axis] - 0.5) * room
+    return -shifts
+
+
+def uniform(count: int, ranges: Sequence[tuple[float, float]], generator: torch.Generator) -> Tensor:
+    """Numbers `(count, k)`, float64, from the k `ranges`: the same on every machine for the same generator.
+
+    >>> uniform(2, [(0, 1), (-3, -3)], torch.Generator().manual_seed(0))[:, 1]
+    tensor([-3., -3.], dtype=torch.float64)
+    """
+    low, high = torch.tensor(ranges, dtype=torch.float64).unbind(-1)
+    return low + (high - low) * torch.rand(count, len(ranges), dtype=torch.float64, generator=generator)

@@ -1,0 +1,43 @@
+"""The contact sheet shows the right images in the right places."""
+
+import numpy as np
+import pytest
+import torch
+
+from equivariant_transformers.data import ImageSet
+from equivariant_transformers.data.sheet import contact_sheet
+
+
+def flat(classes, each=12, channels=1, size=(32, 32)):
+    """Images of class k that are all of grey value 20 k + 10, in shuffled order."""
+    labels = torch.arange(classes).repeat(each)[torch.randperm(classes * each, generator=torch.Generator())]
+    images = (20 * labels + 10).clamp_max(255).to(torch.uint8).reshape(-1, 1, 1, 1).expand(-1, channels, *size)
+    names = tuple(f"class {label}" for label in range(classes))
+    return ImageSet(images=images, labels=labels, name="flat", classes=names)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_ten_classes_are_two_rows_of_five(channels):
+    sheet = np.asarray(contact_sheet(flat(10, channels=channels)).convert("L")).astype(int)
+    halves = np.split(sheet, [sheet.shape[0] // 2])
+    rows = [{value for value in range(255) if (half == value).sum() > 64 * 64} for half in halves]
+    assert rows[0] == {10, 30, 50, 70, 90}
+    assert rows[1] == {110, 130, 150, 170, 190}
+    for value in range(10, 200, 20):
+        assert (sheet == value).sum() >= 9 * 64 * 64
+
+
+@pytest.mark.parametrize("classes", [1, 2, 7, 43])
+def test_any_number_of_classes(classes):
+    sheet = contact_sheet(flat(classes, each=2), side=2)
+    assert sheet.width < 4 * sheet.height or classes < 10
+    values = np.asarray(sheet.convert("L"))
+    assert (values == 10).sum() >= 2 * 64 * 64
+
+
+def test_long_names_and_oblong_images_fit():
+    images = flat(3, size=(20, 50))
+    short = contact_sheet(images)
+    long = contact_sheet(ImageSet(images=images.images, labels=images.labels, name="x" * 150, classes=("y" * 150,) * 3))
+    assert long.size == short.size
+    assert np.asarray(long)[:, -8:].min() == 255  # nothing runs off the edge
