@@ -33,6 +33,7 @@ ROAD = {  # module -> what it may import
     "data": {"groups", "projective", "resampling", "warp"},
     "checkpoint": set(),
     "training": {"checkpoint"},
+    "experiments": {"checkpoint", "data", "models", "training"},
 }
 
 

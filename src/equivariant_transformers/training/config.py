@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from typing_extensions import Self
 
 Precision = Literal["float32", "bfloat16"]
+Background = Literal["border", "black"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,8 @@ class Config:
     """How the layers read a pose: consistent, softmax, or direct (a Spatial Transformer)."""
     chart: str | None = None
     """Coordinates in which the classifier looks at the image; None for the image itself."""
+    background: Background = "border"
+    """What lies outside an image: the mean of its border, or black."""
     dropout: float = 0.3
 
     epochs: int = 300
@@ -65,6 +68,7 @@ class Config:
         self._check("decay", 0 < self.decay <= 1, "in (0, 1]")
         self._check("averaging", 0 <= self.averaging < 1, "in [0, 1)")
         self._check("weight_decay", self.weight_decay >= 0, "at least 0")
+        self._check("background", self.background in get_args(Background), " or ".join(get_args(Background)))
         self._check("precision", self.precision in get_args(Precision), " or ".join(get_args(Precision)))
 
     def _check(self, name: str, holds: bool, allowed: str) -> None:

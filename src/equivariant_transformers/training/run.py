@@ -213,7 +213,9 @@ def _compiled() -> Callable[[nn.Module, Tensor], Tensor]:
         logits: Tensor = module(images)
         return logits
 
-    return torch.compile(forward, dynamic=False)
+    # Channels last also where the compiler thinks that 32 channels are too few for it: they are not.
+    options: dict[str, Any] | None = {"force_layout_optimization": True} if torch.cuda.is_available() else None
+    return torch.compile(forward, dynamic=False, options=options)
 
 
 def _join(stream: torch.cuda.Stream | None, *, wait: bool = False) -> None:
