@@ -1,8 +1,10 @@
 """Data sets by name, and the command line over them."""
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -43,6 +45,14 @@ def test_every_source_is_complete():
         assert source.summary
         assert source.licence
         assert source.download_bytes > 0
+
+
+def test_the_page_lists_what_there_is(monkeypatch, capsys):
+    monkeypatch.delitem(DATASETS, "blank")
+    page = (Path(__file__).parent.parent / "docs" / "data" / "index.md").read_text()
+    assert re.findall(r"^\| \[?`([^`]*)`", page, re.MULTILINE) == list(DATASETS)
+    main(["list"])
+    assert capsys.readouterr().out in page
 
 
 def test_list(capsys):

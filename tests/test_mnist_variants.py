@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -12,7 +13,11 @@ from hypothesis import strategies as st
 from matfiles import write_mat
 
 from equivariant_transformers import Warp
-from equivariant_transformers.data import affnist, cache, mnist, rotated_mnist, synthesis
+from equivariant_transformers.data import cache, synthesis
+
+affnist, mnist, rotated_mnist = (
+    import_module(f"equivariant_transformers.data.{name}") for name in ("affnist", "mnist", "rotated_mnist")
+)
 
 
 @pytest.fixture

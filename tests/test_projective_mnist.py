@@ -1,6 +1,7 @@
 """Projective MNIST against a literal transcription of the recipe, one pixel at a time."""
 
 import math
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -8,8 +9,12 @@ import tiny_mnist
 import torch
 
 from equivariant_transformers import Warp
-from equivariant_transformers.data import mnist, projective_mnist, synthesis
+from equivariant_transformers.data import synthesis
 from equivariant_transformers.data.projective_mnist import POSE_NAMES
+
+mnist, projective_mnist = (
+    import_module(f"equivariant_transformers.data.{name}") for name in ("mnist", "projective_mnist")
+)
 
 
 @pytest.fixture

@@ -3,10 +3,13 @@
 import gzip
 import io
 import zipfile
+from importlib import import_module
 
 import numpy as np
 
-from equivariant_transformers.data import cache, mnist
+from equivariant_transformers.data import cache
+
+mnist = import_module("equivariant_transformers.data.mnist")
 
 COUNTS = {"train": 60, "test": 20}
 

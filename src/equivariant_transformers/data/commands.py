@@ -21,8 +21,9 @@ def fetch(name: str, **options: Any) -> str:
     splits = load(name, **options)
     counts = ", ".join(f"{len(part):,} {field}" for field, part in zip(splits._fields, splits, strict=True))
     shape = " x ".join(map(str, splits.train.images.shape[1:]))
+    origins = "; ".join(dict.fromkeys(part.origin for part in splits))
     megabytes = sum(part.images.numel() for part in splits) / 1e6
-    return f"{name}: {counts}; images of {shape}, {megabytes:.0f} MB in memory; origin: {splits.train.origin}"
+    return f"{name}: {counts}; images of {shape}, {megabytes:.0f} MB in memory; origin: {origins}"
 
 
 def show(name: str, out: Path, **options: Any) -> Path:

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from equivariant_transformers.data.affnist import affnist
 from equivariant_transformers.data.imageset import Splits
+from equivariant_transformers.data.mnist import mnist
+from equivariant_transformers.data.projective_mnist import projective_mnist
+from equivariant_transformers.data.rotated_mnist import mnist_rts, rotated_mnist, sim2mnist
 from equivariant_transformers.data.svhn import FILES, svhn
 from equivariant_transformers.groups import lookup
 
@@ -25,7 +29,17 @@ class Source:
     load: Callable[..., Splits]
 
 
+def _from_mnist(name: str, summary: str, load: Callable[..., Splits]) -> Source:
+    return Source(name=name, summary=summary, licence="CC BY-SA 3.0", download_bytes=15_513_529, load=load)
+
+
 _SOURCES = (
+    _from_mnist("mnist", "handwritten digits, 28 x 28", mnist),
+    _from_mnist("projective-mnist", "the paper's benchmark: digits in perspective and more, 64 x 64", projective_mnist),
+    _from_mnist("affnist", "moved digits to learn from, digits under affine maps to test on, 40 x 40", affnist),
+    _from_mnist("rotated-mnist", "digits turned by any angle, 28 x 28", rotated_mnist),
+    _from_mnist("mnist-rts", "digits turned by up to 45 degrees, scaled and moved, 42 x 42", mnist_rts),
+    _from_mnist("sim2mnist", "digits turned by any angle, enlarged and moved, 96 x 96, no clutter", sim2mnist),
     Source(
         name="svhn",
         summary="digits of house numbers in photographs, 32 x 32, colour; extra=True adds 1.3 GB",

@@ -89,7 +89,7 @@ def svhn(
     mean, std = statistics(train[0])
     return Splits(
         *(
-            ImageSet(images=part[0], labels=part[1], name="svhn", origin=origin, mean=mean, std=std)
+            ImageSet(images=part[0], labels=part[1], name="SVHN", origin=origin, mean=mean, std=std)
             for part in (train, (images[held], labels[held]), test)
         )
     )

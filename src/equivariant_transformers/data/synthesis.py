@@ -31,7 +31,7 @@ def pose_matrix(poses: Tensor, names: Sequence[str]) -> Tensor:
     """
     matrix = torch.eye(3, dtype=poses.dtype, device=poses.device).expand(len(poses), 3, 3)
     for pose, name in zip(poses.unbind(-1), names, strict=True):
-        matrix = projective.product(matrix, group(name).matrix(pose))
+        matrix = matrix @ group(name).matrix(pose)
     return matrix
 
 
