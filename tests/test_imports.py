@@ -20,15 +20,20 @@ ROAD = {  # module -> what it may import
     "derivation": {"charts", "coordinates", "exponential", "groups", "projective"},
     "derive": {"charts", "derivation", "groups"},
     "resampling": {"projective"},
-    "warp": {"projective", "resampling"},
+    "kernels": set(),
+    "warp": {"kernels", "projective", "resampling"},
     "conv": {"projective"},
     "pose": {"charts", "conv", "projective"},
     "layers": {"charts", "groups", "pose", "projective", "resampling", "warp"},
     "measurements": set(),
     "audit": {"groups", "layers", "measurements", "resampling", "warp"},
-    "legacy": {"groups", "warp"},
+    "models": {"charts", "conv", "groups", "layers", "pose"},
+    "legacy": {"groups", "models", "warp"},
     "viz": {"charts", "measurements", "warp"},
     "data": {"groups", "projective", "resampling", "warp"},
+    "checkpoint": set(),
+    "training": {"checkpoint"},
+    "experiments": {"checkpoint", "data", "models", "training"},
 }
 
 

@@ -45,6 +45,8 @@ COORDS = {  # the chart and ranges before the classifier, for 64 samples
     "perspectivey_grid": ("PerspectiveY", (1, 8), (-0.99 * PI / 2, 0.99 * PI / 2)),
 }
 
+BLOCKS = {"resnet10": (1, 1, 1, 1), "resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)}
+
 
 # The reference
 
@@ -169,6 +171,30 @@ def reference_classifier(weights, options, x):
     return (x + weights["conv7.bias"][:, None, None]).flatten(2).amax(2)
 
 
+def reference_resnet(weights, options, x):
+    w_mode, h_mode = options["pad_mode"]
+
+    def padded(x, reach):
+        return reference_pad(reference_pad(x, reach, 3, w_mode), reach, 2, h_mode)
+
+    def layer(x, at, number, stride=1, reach=1):
+        x = F.conv2d(padded(x, reach), weights[f"{at}conv{number}.weight"], stride=stride)
+        return reference_norm(weights, f"{at}bn{number}", x)
+
+    x = F.max_pool2d(padded(F.relu(layer(x, "", 1, reach=2)), 1), 3, 2)
+    for stage in range(1, 5):
+        for block in range(20):
+            at, stride = f"layer{stage}.{block}.", 2 if stage > 1 and block == 0 else 1
+            if f"{at}conv1.weight" not in weights:
+                break
+            shortcut = x
+            if stride == 2:
+                shortcut = F.conv2d(x, weights[f"{at}downsample.0.weight"], stride=2)
+                shortcut = reference_norm(weights, f"{at}downsample.1", shortcut)
+            x = F.relu(layer(F.relu(layer(x, at, 1, stride)), at, 2) + shortcut)
+    return x.mean((2, 3)) @ weights["fc.weight"].T + weights["fc.bias"]
+
+
 def below(weights, prefix):
     return {key[len(prefix) :]: value for key, value in weights.items() if key.startswith(prefix)}
 
@@ -191,7 +217,8 @@ def reference(checkpoint, images):
         matrices = torch.bmm(matrices, own)
     chart, u_limits, v_limits = COORDS[checkpoint["coords"]]
     seen = reference_sample(images, matrices, reference_grid(chart, u_limits, v_limits, height, width))
-    return reference_classifier(below(weights, "net."), checkpoint["net_opts"], seen), found
+    classifier = reference_classifier if checkpoint["net"] == "BasicCNN" else reference_resnet
+    return classifier(below(weights, "net."), checkpoint["net_opts"], seen), found
 
 
 # Checkpoints in the format of 2019
@@ -247,6 +274,32 @@ def random_checkpoint(
         "valid_err": 0.0288,
         "state_dict": weights,
     } | changes
+
+
+def random_resnet_checkpoint(tfs, net, *, nf=4, pad_mode=("constant", "constant")):
+    """As the SVHN experiments wrote it: three channels, strides of 1, the image's own coordinates."""
+    checkpoint = random_checkpoint(tfs, channels=3, coords="identity_grid")
+    checkpoint["tf_opts"] |= {"strides": (1, 1)}
+    kept = {key: value for key, value in checkpoint["state_dict"].items() if key.startswith("transformer.")}
+    weights = {"conv1.weight": random_conv(nf, 3, 5, 5)} | random_norm("bn1", nf)
+    for stage, blocks in enumerate(BLOCKS[net]):
+        outputs = nf * 2**stage
+        for block in range(blocks):
+            at, widens = f"layer{stage + 1}.{block}", stage > 0 and block == 0
+            inputs = outputs // 2 if widens else outputs
+            weights[f"{at}.conv1.weight"] = random_conv(outputs, inputs, 3, 3)
+            weights |= random_norm(f"{at}.bn1", outputs)
+            weights[f"{at}.conv2.weight"] = random_conv(outputs, outputs, 3, 3)
+            weights |= random_norm(f"{at}.bn2", outputs)
+            if widens:
+                weights[f"{at}.downsample.0.weight"] = random_conv(outputs, inputs, 1, 1)
+                weights |= random_norm(f"{at}.downsample.1", outputs)
+    weights |= {"fc.weight": random_conv(10, 8 * nf), "fc.bias": torch.randn(10)}
+    return checkpoint | {
+        "net": net,
+        "net_opts": {"nf": nf, "p_dropout": 0.3, "pad_mode": pad_mode},
+        "state_dict": kept | {f"net.{key}": value for key, value in weights.items()},
+    }
 
 
 def random_images(batch=3, channels=1, height=64, width=64):
@@ -347,6 +400,18 @@ def test_odd_sizes_channels_kernels_and_downsampling_agree_with_the_reference(lo
     assert_agrees(load, checkpoint | {"downsample": 2}, random_images(2, 3, 131, 128))
 
 
+@pytest.mark.parametrize("net", BLOCKS)
+def test_each_resnet_agrees_with_the_reference(load, net):
+    checkpoint = random_resnet_checkpoint(["Translation", "RotationScale", "ScaleX"], net)
+    assert_agrees(load, checkpoint, random_images(2, 3, 32, 32))
+
+
+@pytest.mark.parametrize("mode", [("cyclic", "constant"), ("constant", "cyclic"), ("cyclic", "cyclic")])
+def test_each_padding_of_a_resnet_agrees_with_the_reference(load, mode):
+    checkpoint = random_resnet_checkpoint([], "resnet10", pad_mode=mode)
+    assert_agrees(load, checkpoint, random_images(2, 3, 32, 36))
+
+
 def test_the_published_network_has_its_number_of_parameters(load):
     network = load(random_checkpoint(FOUR, nf=32))
     assert sum(parameter.numel() for parameter in network.parameters()) == 88_946
@@ -427,7 +492,8 @@ def without(dictionary, key):
         (random_checkpoint(["ShearX"]) | {"tfs": "ShearX"}, "tfs must be list or tuple, got 'ShearX'"),
         (random_checkpoint(["ShearX"]) | {"tfs": ["shear_x"]}, "unknown transformation 'shear_x'.*ShearX"),
         (random_checkpoint(["ShearX"]) | {"coords": "logpolar"}, "Did you mean 'logpolar_grid'"),
-        (random_checkpoint(["ShearX"]) | {"net": "resnet34"}, "'resnet34' cannot be rebuilt yet.*ResNets"),
+        (random_checkpoint(["ShearX"]) | {"net": "resnet50"}, "unknown net 'resnet50'. Did you mean 'resnet"),
+        (random_resnet_checkpoint([], "resnet10", pad_mode=(None, "cyclic")), "unknown padding None"),
         (random_checkpoint(["ShearX"]) | {"net": "CNN"}, "unknown net 'CNN'.*BasicCNN"),
         (random_checkpoint(["ShearX"], net_opts={"nf": 8, "pad_mode": "cyclical"}), "Did you mean 'cyclic'"),
         (random_checkpoint(["ShearX"], net_opts={"width": 8}), "cannot be used.*'width'"),

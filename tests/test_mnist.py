@@ -7,14 +7,16 @@ import subprocess
 import threading
 import time
 import types
+from importlib import import_module
 
 import numpy as np
 import pytest
 import tiny_mnist
 import torch
-from tiny_mnist import mnist
 
 from equivariant_transformers.data import cache
+
+mnist = import_module("equivariant_transformers.data.mnist")
 
 
 @pytest.fixture

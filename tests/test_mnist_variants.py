@@ -1,8 +1,8 @@
 """affNIST, Rotated MNIST, MNIST-RTS and SIM2MNIST: digits that are known, under transformations that are known."""
 
 import dataclasses
-import importlib
 import math
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -11,13 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from matfiles import write_mat
-from tiny_mnist import mnist
 
 from equivariant_transformers import Warp
 from equivariant_transformers.data import cache, synthesis
 
-affnist, rotated_mnist = (
-    importlib.import_module(f"equivariant_transformers.data.{name}") for name in ("affnist", "rotated_mnist")
+affnist, mnist, rotated_mnist = (
+    import_module(f"equivariant_transformers.data.{name}") for name in ("affnist", "mnist", "rotated_mnist")
 )
 
 

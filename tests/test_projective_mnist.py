@@ -1,20 +1,21 @@
 """Projective MNIST against a literal transcription of the recipe, one pixel at a time."""
 
 import contextlib
-import importlib
 import math
+from importlib import import_module
 
 import numpy as np
 import pytest
 import tiny_mnist
 import torch
-from tiny_mnist import mnist
 
 from equivariant_transformers import Warp
 from equivariant_transformers.data import synthesis
 from equivariant_transformers.data.projective_mnist import POSE_NAMES
 
-projective_mnist = importlib.import_module("equivariant_transformers.data.projective_mnist")
+mnist, projective_mnist = (
+    import_module(f"equivariant_transformers.data.{name}") for name in ("mnist", "projective_mnist")
+)
 
 
 @pytest.fixture

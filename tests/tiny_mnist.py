@@ -1,15 +1,15 @@
 """A stand-in for MNIST with few digits, whose checksums the library is made to expect."""
 
 import gzip
-import importlib
 import io
 import zipfile
+from importlib import import_module
 
 import numpy as np
 
 from equivariant_transformers.data import cache
 
-mnist = importlib.import_module("equivariant_transformers.data.mnist")  # the package has a function of that name
+mnist = import_module("equivariant_transformers.data.mnist")
 
 COUNTS = {"train": 60, "test": 20}
 

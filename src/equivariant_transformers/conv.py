@@ -22,11 +22,22 @@ def pad(
     A periodic axis wraps around, any other repeats its end or, with `constant` ends, gets zeros. `periodic` is
     (along W, along H), the order of a chart.
     """
-    for amount, wraps, sides in zip(extent, periodic, ((1, 1, 0, 0), (0, 0, 1, 1)), strict=True):
-        if amount:
-            mode = "circular" if wraps else ends
-            images = F.pad(images, [amount * side for side in sides], mode=mode)
+    for amount, wraps, axis in zip(extent, periodic, (-1, -2), strict=True):
+        if amount and not wraps and ends == "constant":
+            images = F.pad(images, (amount, amount) if axis == -1 else (0, 0, amount, amount))
+        elif amount:
+            last = images.shape[axis] - 1
+            before, after = ((last + 1 - amount, amount), (0, amount)) if wraps else ((0, 1), (last, 1))
+            shape = [*images.shape]
+            shape[axis] = amount
+            around = [images.narrow(axis, *part).expand(shape) for part in (before, after)]
+            images = torch.cat((around[0], images, around[1]), axis)  # unlike F.pad, it compiles both ways
     return images
+
+
+def wrap_around(images: Tensor, reach: int, wraps: tuple[bool, bool]) -> Tensor:
+    """`images` `(B, C, H, W)` with `reach` more samples on each side of the axes that wrap, (along W, along H)."""
+    return pad(images, (reach * wraps[0], reach * wraps[1]), wraps)
 
 
 class ScaleNorm(nn.Module):

@@ -90,6 +90,27 @@ class _OnChart(nn.Module):
         return self
 
 
+class InChart(_OnChart):
+    """Images seen in a chart's coordinates, its sheets as channels: goes in front of any network.
+
+    Args:
+        chart: coordinates, or their name.
+        background: the value of the images outside their frame; None takes the mean of each image's border.
+
+    >>> InChart("x_perspective")(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 6, 64, 64])
+    """
+
+    def __init__(self, chart: str | Chart, *, background: float | None = None) -> None:
+        super().__init__(find_chart(chart))
+        self.background = background
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`(B, C, H, W)` to `(B, C * sheets, *chart.size)`."""
+        outside = border_mean(images) if self.background is None else self.background
+        return _look(images, Warp.identity(), self.grid, outside).flatten(1, 2)
+
+
 class _Transformer(_OnChart):
     """What both kinds of layer share; they differ in what they look at and in how they read the pose."""
 
@@ -130,7 +151,8 @@ class EquivariantTransformer(_Transformer):
     Args:
         chart: canonical coordinates, or the name of a group or chart.
         in_channels: channels of the images.
-        predictor: how the pose is read: `consistent` whatever the weights, or `softmax` as in the paper.
+        predictor: how the pose is read: `consistent` whatever the weights, `softmax` as in the paper, or a module made
+            for the chart that returns a `Prediction`.
         channels: features in the predictor.
         bound: (low, high) limits of the pose, one pair for each parameter; None leaves it free.
         background: the value of the images outside their frame; None takes the mean of each image's border.
@@ -146,23 +168,25 @@ class EquivariantTransformer(_Transformer):
         chart: str | Chart,
         in_channels: int = 1,
         *,
-        predictor: str = "consistent",
+        predictor: str | nn.Module = "consistent",
         channels: int = 32,
         bound: Bounds | Sequence[Bounds] | None = None,
         background: float | None = None,
     ) -> None:
-        kind = lookup(PREDICTORS, predictor, "predictor")
-        if kind is DirectPredictor:
-            raise ValueError("the direct predictor reads the image, not a chart: use SpatialTransformer")
         chart = find_chart(chart)
-        reader = kind(chart, in_channels, channels=channels)
-        super().__init__(chart, chart, reader, in_channels, bound, background)
+        if not isinstance(predictor, nn.Module):
+            kind = lookup(PREDICTORS, predictor, "predictor")
+            if kind is DirectPredictor:
+                raise ValueError("the direct predictor reads the image, not a chart: use SpatialTransformer")
+            predictor = kind(chart, in_channels, channels=channels)
+        super().__init__(chart, chart, predictor, in_channels, bound, background)
 
 
 class SpatialTransformer(_Transformer):
     """Removes a pose that an ordinary network reads off the image, the paper's baseline. It begins as the identity.
 
-    The arguments are those of `EquivariantTransformer`; the chart gives the group and how large a pose can be.
+    The arguments are those of `EquivariantTransformer`; the chart gives the group and how large a pose can be. By
+    default the predictor is a `DirectPredictor`.
 
     >>> layer = SpatialTransformer("rotation", in_channels=3)
     >>> images = torch.rand(2, 3, 32, 32)
@@ -175,14 +199,16 @@ class SpatialTransformer(_Transformer):
         chart: str | Chart,
         in_channels: int = 1,
         *,
+        predictor: nn.Module | None = None,
         channels: int = 32,
         bound: Bounds | Sequence[Bounds] | None = None,
         background: float | None = None,
     ) -> None:
         chart = find_chart(chart)
         view = CHARTS["cartesian"].replace(size=chart.size)
-        reader = DirectPredictor(chart, in_channels, channels=channels)
-        super().__init__(chart, view, reader, in_channels, bound, background)
+        if predictor is None:
+            predictor = DirectPredictor(chart, in_channels, channels=channels)
+        super().__init__(chart, view, predictor, in_channels, bound, background)
 
 
 Layer = EquivariantTransformer | SpatialTransformer

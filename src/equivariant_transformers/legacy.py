@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from equivariant_transformers.groups import GROUPS, Group, lookup
+from equivariant_transformers.models.resnet import resnet10, resnet18, resnet34
 from equivariant_transformers.warp import Warp
 
 Range = tuple[float, float]
@@ -72,9 +74,7 @@ class Network2019(nn.Module):
         self.epoch = epoch
         self.valid_err = valid_err
         lookup(_COORDS, coords, "coordinate system")
-        if net.startswith("resnet"):
-            raise ValueError(f"net {net!r} cannot be rebuilt yet: it arrives with the library's ResNets")
-        classifier = lookup({"BasicCNN": _BasicCNN}, net, "net")
+        classifier = lookup(_NETS, net, "net")
         predictor = _EquivariantPredictor if equivariant else _DirectPredictor
         try:
             self.transformer = _Stack([_Transformer(name, predictor, tf_opts) for name in tfs])
@@ -318,6 +318,29 @@ class _BasicCNN(nn.ModuleDict):
                 x = F.dropout(x, self.p_dropout, self.training)
         out: Tensor = self["conv7"](_pad(x, 1, self.padding))
         return out.amax((2, 3))
+
+
+def _resnet(
+    make: Callable[..., nn.Module],
+    *,
+    nf: int = 32,
+    p_dropout: float = 0.0,
+    pad_mode: str | Sequence[str] = "constant",
+    in_channels: int = 3,
+    output_size: int = 10,
+) -> nn.Module:
+    """A ResNet of the library, whose parameters have the names that the authors' code gave them."""
+    modes = (pad_mode, pad_mode) if isinstance(pad_mode, str) else pad_mode
+    wraps = tuple(lookup({"constant": False, "cyclic": True}, mode, "padding") for mode in modes)
+    return make(in_channels, output_size, width=nf, dropout=p_dropout, wraps=wraps)
+
+
+_NETS: dict[str, Callable[..., nn.Module]] = {
+    "BasicCNN": _BasicCNN,
+    "resnet10": partial(_resnet, resnet10),
+    "resnet18": partial(_resnet, resnet18),
+    "resnet34": partial(_resnet, resnet34),
+}
 
 
 def _pad(x: Tensor, amount: int, modes: Sequence[str | None]) -> Tensor:

@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from equivariant_transformers.charts import Chart
-from equivariant_transformers.conv import CentredActivation, ScaleNorm, pad
+from equivariant_transformers.conv import CentredActivation, ScaleNorm, pad, wrap_around
 from equivariant_transformers.projective import at_least_float32, wrap
 
 _FLOOR = 1e-4
@@ -50,8 +50,8 @@ class ConsistentPredictor(nn.Module):
         super().__init__()
         self.chart = chart
         self.poses = len(chart.groups)
-        stride = 2 if self.poses == 1 else 1  # along the invariant axis; pose axes keep their resolution
-        self.conv1 = nn.Conv2d(in_channels * chart.sheets, channels, 3, stride=(stride, 1), bias=False)
+        stride = (2, 1) if self.poses == 1 else (1, 1)  # pose axes keep their resolution
+        self.conv1 = nn.Conv2d(in_channels * chart.sheets, channels, 3, stride=stride, bias=False)
         self.norm1 = ScaleNorm(channels)
         self.activation1 = CentredActivation(channels)
         self.conv2 = nn.Conv2d(channels, channels, 3, bias=False)
@@ -60,10 +60,11 @@ class ConsistentPredictor(nn.Module):
         self.maps = nn.ModuleList(nn.Conv1d(channels, 1, 3, bias=False) for _ in range(self.poses))
         self.log_excess = nn.Parameter(torch.full((self.poses,), math.log(0.35)))  # p = 1.35 at first
         self.bias = nn.Parameter(torch.zeros(self.poses))
-        self.register_buffer("blur", torch.softmax(-torch.arange(-3.0, 4.0).square() / 2, 0), persistent=False)
+        blur = torch.softmax(-torch.arange(-3.0, 4.0).square() / 2, 0)
+        self.register_buffer("blur", blur, persistent=False)
         if min(chart.size) < 4:
             raise ValueError(f"a chart needs at least 4 x 4 samples to read a pose from, got {chart.size}")
-        weights = chart.row_weights()[::stride] if self.poses == 1 else torch.ones(chart.size[0])
+        weights = chart.row_weights()[:: stride[0]] if self.poses == 1 else torch.ones(chart.size[0])
         if not weights.sum() > 0:
             raise ValueError(f"the ranges {chart.ranges} of chart {chart.name!r} show nothing of the image")
         self.register_buffer("row_weights", weights / weights.sum(), persistent=False)
@@ -73,16 +74,19 @@ class ConsistentPredictor(nn.Module):
         periodic = self.chart.periodic
         x = images.flatten(1, 2)  # sheets as channels
         x = x - x[..., :1, :1]  # constants cancel in the first layer; here they cancel to the last bit
-        for axis in range(self.poses):
+        x = pad(x, (4, 1) if self.poses == 1 else (4, 4), periodic)
+        for axis in (-1, -2)[: self.poses]:
             x = self._smooth(x, axis)
-        x = F.conv2d(pad(x, (1, 1), periodic), self._derivative(self.conv1.weight), stride=self.conv1.stride)
+        x = F.conv2d(x, self._derivative(self.conv1.weight), stride=self.conv1.stride)
         x = self.activation1(self.norm1(x))
         kernels = self._derivative(self.conv2.weight) if self.chart.order == 2 else self.conv2.weight
-        x = self.activation2(self.norm2(F.conv2d(pad(x, (1, 1), periodic), kernels)))
+        x = wrap_around(x, 1, periodic)
+        padding = (0 if periodic[1] else 1, 0 if periodic[0] else 1)  # beyond the ends there is nothing: zeros
+        x = self.activation2(self.norm2(F.conv2d(x, kernels, padding=padding)))
         pooled = [torch.einsum("bchw,h->bcw", x, self.row_weights.to(x.dtype)), x.mean(3)][: self.poses]
         maps = []
         for axis, (features, conv) in enumerate(zip(pooled, self.maps, strict=True)):
-            features = pad(features[:, :, None], (1, 0), (periodic[axis], False))[:, :, 0]
+            features = pad(features[:, :, None], (1, 0), (periodic[axis], False), "constant")[:, :, 0]
             evidence = at_least_float32(conv(features)[:, 0])  # (B, samples)
             maps.append(_heatmap(evidence, 1 + self.log_excess[axis].exp()))
         return _read(maps, self.chart, self.bias)
@@ -92,11 +96,11 @@ class ConsistentPredictor(nn.Module):
         return kernels - kernels.mean((-1,) if self.poses == 1 else (-2, -1), keepdim=True)
 
     def _smooth(self, x: Tensor, axis: int) -> Tensor:
-        """A Gaussian of one sample along a pose axis: what is finer than the grid cannot be followed on it."""
-        reach = len(self.blur) // 2
-        extent, shape = ((reach, 0), (1, -1)) if axis == 0 else ((0, reach), (-1, 1))
-        kernel = self.blur.to(x.dtype).reshape(1, 1, *shape).expand(x.shape[1], -1, -1, -1)
-        return F.conv2d(pad(x, extent, self.chart.periodic), kernel, groups=x.shape[1])
+        """`x` less three samples at each end, after a Gaussian of one: what is finer cannot be followed on the grid."""
+        samples = x.shape[axis] - len(self.blur) + 1
+        wide = at_least_float32(x)
+        shifted = [weight * wide.narrow(axis, k, samples) for k, weight in enumerate(self.blur.unbind())]
+        return sum(shifted[1:], shifted[0]).to(x.dtype)
 
 
 class SoftmaxPredictor(nn.Module):

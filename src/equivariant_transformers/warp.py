@@ -7,6 +7,7 @@ points of the *output* frame to points of the *input* frame, so that `warp.image
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from typing_extensions import Unpack
 from equivariant_transformers import projective
 from equivariant_transformers.resampling import Sampling, check_images, pixel_centres, resample
 
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
 Flow = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -171,6 +173,9 @@ class Warp:
         With the points of `Chart.grid` this is the warped image in the chart, its sheets on the third axis.
         """
         check_images(images)
+        matrix = self._matrix_for_kernel(images, points) if sampling.keys() <= {"background"} else None
+        if matrix is not None:
+            return _sample_in_one_kernel(images, matrix, points, sampling.get("background", 0.0))
         x, y, visible = self._map(*points.to(self._dtype(images))[None].unbind(-1))
         return resample(images, x, y, visible, **sampling)
 
@@ -197,6 +202,19 @@ class Warp:
         if not prediction.is_floating_point():
             return back.mask(prediction, size=size)
         return back.image(prediction, size=size, **sampling)
+
+    def _matrix_for_kernel(self, images: Tensor, points: Tensor) -> Tensor | None:
+        """The matrix with which `sample` can be one GPU kernel: of images that need no gradient, and no flow."""
+        if not (images.is_cuda and _HAS_TRITON) or images.requires_grad or torch.compiler._is_exporting_flag:
+            return None
+        if not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(images):
+            return None
+        if len(self.steps) > 1 or any(isinstance(step, FlowStep) for step in self.steps):
+            return None
+        matrix = self.matrix if self.steps else torch.eye(3, device=images.device)
+        fits = matrix.ndim == 2 or matrix.shape[0] in (1, images.shape[0])
+        narrow = all(tensor.dtype == torch.float32 for tensor in (images, points, matrix))
+        return matrix if fits and narrow and images.shape[0] > 0 else None
 
     def _dtype(self, images: Tensor | None = None) -> torch.dtype:
         """The dtype of the geometry: float32, or float64 where the warp or the images have it."""
@@ -225,6 +243,21 @@ class Warp:
                 w = torch.where(in_front, w, 1)
                 x, y = x / w, y / w
         return x, y, visible
+
+
+def _sample_in_one_kernel(images: Tensor, matrix: Tensor, points: Tensor, background: float | Tensor) -> Tensor:
+    from equivariant_transformers import kernels
+
+    batch, channels = images.shape[:2]
+    if not isinstance(background, Tensor):
+        background = images.new_full((batch, channels, 1, 1), background)
+    sampled: Tensor = kernels.sample(
+        images.contiguous(),
+        matrix.expand(batch, 3, 3).contiguous(),
+        points.reshape(-1, 2).contiguous(),
+        background.to(images.dtype).expand(batch, channels, 1, 1).reshape(batch, channels).contiguous(),
+    )
+    return sampled.reshape(batch, channels, *points.shape[:-1])
 
 
 def _geometry(tensor: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ def fit(picture: Image.Image, size: tuple[int, int], channels: int) -> NDArray[n
 
 
 def to_picture(image: Image.Image | Tensor | NDArray[Any]) -> Image.Image:
-    """A picture from a tensor `(C, H, W)` or an array `(H, W, C)`, the channels first or absent, bytes or 0 to 1.
+    """A picture from a tensor `(C, H, W)` or an array `(H, W, C)`, or `(H, W)`, of bytes or from 0 to 1.
 
     >>> to_picture(torch.ones(3, 4, 5)).size, to_picture(np.zeros((4, 5), np.uint8)).mode
     ((5, 4), 'L')

@@ -1,0 +1,172 @@
+"""Sampling images through a homography in one GPU kernel, without a grid in memory.
+
+`Warp.sample` uses it where it can: on a GPU, for images that need no gradient. The backward pass recomputes what it
+needs and sums the gradient of each matrix on the way.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK = 1024  # points a program
+
+
+@triton.jit
+def _place(matrix, x, y, height: tl.constexpr, width: tl.constexpr):
+    """Where the points (x, y) of the output fall in the input, in pixels, and what of that the backward pass needs."""
+    m0, m1, m2 = tl.load(matrix), tl.load(matrix + 1), tl.load(matrix + 2)
+    m3, m4, m5 = tl.load(matrix + 3), tl.load(matrix + 4), tl.load(matrix + 5)
+    m6, m7, m8 = tl.load(matrix + 6), tl.load(matrix + 7), tl.load(matrix + 8)
+    w = m6 * x + (m7 * y + m8)
+    visible = w > 1.1920929e-07 * (tl.abs(m6) + tl.abs(m7) + tl.abs(m8))  # the horizon, as in `Warp`
+    w = tl.where(visible, w, 1.0)
+    u = (m0 * x + (m1 * y + m2)) / w
+    v = (m3 * x + (m4 * y + m5)) / w
+    column = tl.where(visible, (u + 1) * (0.5 * (width - 1)), -4.0)
+    row = tl.where(visible, (v + 1) * (0.5 * (height - 1)), -4.0)
+    # Far outside there is nothing to read; a bound keeps the conversion to integers defined.
+    column = tl.minimum(tl.maximum(column, -4.0), width + 4.0)
+    row = tl.minimum(tl.maximum(row, -4.0), height + 4.0)
+    return column, row, u, v, w, visible
+
+
+@triton.jit
+def _tap(image, row, column, outside, inside, height: tl.constexpr, width: tl.constexpr):
+    """The pixel at (row, column), less the value outside; 0 outside."""
+    there = inside & (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    return tl.where(there, tl.load(image + row * width + column, mask=there, other=0.0) - outside, 0.0)
+
+
+@triton.jit
+def _forward(
+    images,
+    matrices,
+    points,
+    background,
+    result,
+    count,
+    channels: tl.constexpr,
+    height: tl.constexpr,
+    width: tl.constexpr,
+    block: tl.constexpr,
+):
+    batch = tl.program_id(0)
+    place = tl.program_id(1) * block + tl.arange(0, block)
+    inside = place < count
+    x = tl.load(points + 2 * place, mask=inside, other=0.0)
+    y = tl.load(points + 2 * place + 1, mask=inside, other=0.0)
+    column, row, _u, _v, _w, _visible = _place(matrices + 9 * batch, x, y, height, width)
+    left, top = tl.floor(column), tl.floor(row)
+    across, down = column - left, row - top
+    i, j = top.to(tl.int32), left.to(tl.int32)
+    for channel in range(channels):
+        which = batch * channels + channel
+        image = images + which * height * width
+        outside = tl.load(background + which)
+        a = _tap(image, i, j, outside, inside, height, width)
+        b = _tap(image, i, j + 1, outside, inside, height, width)
+        c = _tap(image, i + 1, j, outside, inside, height, width)
+        d = _tap(image, i + 1, j + 1, outside, inside, height, width)
+        upper, lower = a + across * (b - a), c + across * (d - c)
+        tl.store(result + which * count + place, upper + down * (lower - upper) + outside, mask=inside)
+
+
+@triton.jit
+def _backward(
+    images,
+    matrices,
+    points,
+    background,
+    gradient,
+    sums,
+    count,
+    channels: tl.constexpr,
+    height: tl.constexpr,
+    width: tl.constexpr,
+    block: tl.constexpr,
+):
+    batch = tl.program_id(0)
+    place = tl.program_id(1) * block + tl.arange(0, block)
+    inside = place < count
+    x = tl.load(points + 2 * place, mask=inside, other=0.0)
+    y = tl.load(points + 2 * place + 1, mask=inside, other=0.0)
+    column, row, u, v, w, visible = _place(matrices + 9 * batch, x, y, height, width)
+    left, top = tl.floor(column), tl.floor(row)
+    across, down = column - left, row - top
+    i, j = top.to(tl.int32), left.to(tl.int32)
+    along_column = tl.zeros((block,), tl.float32)
+    along_row = tl.zeros((block,), tl.float32)
+    for channel in range(channels):
+        which = batch * channels + channel
+        image = images + which * height * width
+        outside = tl.load(background + which)
+        a = _tap(image, i, j, outside, inside, height, width)
+        b = _tap(image, i, j + 1, outside, inside, height, width)
+        c = _tap(image, i + 1, j, outside, inside, height, width)
+        d = _tap(image, i + 1, j + 1, outside, inside, height, width)
+        g = tl.load(gradient + which * count + place, mask=inside, other=0.0)
+        along_column += g * ((b - a) + down * ((d - c) - (b - a)))
+        along_row += g * ((c - a) + across * ((d - b) - (c - a)))
+    seen = inside & visible
+    du = tl.where(seen, along_column * (0.5 * (width - 1)) / w, 0.0)
+    dv = tl.where(seen, along_row * (0.5 * (height - 1)) / w, 0.0)
+    dw = -(du * u + dv * v)
+    out = sums + (batch * tl.num_programs(1) + tl.program_id(1)) * 9
+    tl.store(out, tl.sum(du * x))
+    tl.store(out + 1, tl.sum(du * y))
+    tl.store(out + 2, tl.sum(du))
+    tl.store(out + 3, tl.sum(dv * x))
+    tl.store(out + 4, tl.sum(dv * y))
+    tl.store(out + 5, tl.sum(dv))
+    tl.store(out + 6, tl.sum(dw * x))
+    tl.store(out + 7, tl.sum(dw * y))
+    tl.store(out + 8, tl.sum(dw))
+
+
+@torch.library.custom_op("equivariant_transformers::sample", mutates_args=())
+def sample(images: Tensor, matrices: Tensor, points: Tensor, background: Tensor) -> Tensor:
+    """`images` `(B, C, H, W)` at `points` `(P, 2)` moved by `matrices` `(B, 3, 3)`, bilinearly, as `(B, C, P)`.
+
+    All float32 and contiguous; `background` `(B, C)` is the value outside the images and beyond the horizon.
+    """
+    batch, channels, height, width = images.shape
+    count = points.shape[0]
+    result = images.new_empty(batch, channels, count)
+    programs = (batch, triton.cdiv(count, _BLOCK))
+    _forward[programs](images, matrices, points, background, result, count, channels, height, width, _BLOCK)
+    return result
+
+
+@sample.register_fake
+def _(images: Tensor, matrices: Tensor, points: Tensor, background: Tensor) -> Tensor:
+    return images.new_empty(images.shape[0], images.shape[1], points.shape[0])
+
+
+@torch.library.custom_op("equivariant_transformers::sample_backward", mutates_args=())
+def sample_backward(images: Tensor, matrices: Tensor, points: Tensor, background: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient of the `matrices` of `sample`, `(B, 3, 3)`."""
+    batch, channels, height, width = images.shape
+    count = points.shape[0]
+    programs = (batch, triton.cdiv(count, _BLOCK))
+    sums = images.new_empty(*programs, 9)
+    _backward[programs](images, matrices, points, background, gradient, sums, count, channels, height, width, _BLOCK)
+    return sums.sum(1).reshape(batch, 3, 3)
+
+
+@sample_backward.register_fake
+def _(images: Tensor, matrices: Tensor, points: Tensor, background: Tensor, gradient: Tensor) -> Tensor:
+    return torch.empty_like(matrices)
+
+
+def _remember(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _differentiate(ctx, gradient: Tensor):
+    return None, sample_backward(*ctx.saved_tensors, gradient.contiguous()), None, None
+
+
+sample.register_autograd(_differentiate, setup_context=_remember)

@@ -1,0 +1,31 @@
+"""The paper's networks.
+
+>>> import torch
+>>> from equivariant_transformers import models
+>>> model = models.build("resnet10", layers=["cartesian", "log_polar", "x_scale"], in_channels=3, size=(32, 32))
+>>> model(torch.rand(2, 3, 32, 32)).shape
+torch.Size([2, 10])
+"""
+
+from equivariant_transformers.models.affnist import AffNISTCNN
+from equivariant_transformers.models.capsule import CapsuleDecoder, CapsuleNetwork, margin_loss, reconstruction_loss
+from equivariant_transformers.models.paper import NETWORKS, PAPER_RANGES, build, paper_chart
+from equivariant_transformers.models.resnet import ResNet, resnet10, resnet18, resnet34
+from equivariant_transformers.models.z2cnn import Z2CNN
+
+__all__ = [
+    "NETWORKS",
+    "PAPER_RANGES",
+    "Z2CNN",
+    "AffNISTCNN",
+    "CapsuleDecoder",
+    "CapsuleNetwork",
+    "ResNet",
+    "build",
+    "margin_loss",
+    "paper_chart",
+    "reconstruction_loss",
+    "resnet10",
+    "resnet18",
+    "resnet34",
+]

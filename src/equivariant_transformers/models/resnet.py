@@ -1,0 +1,113 @@
+"""The residual networks of the paper's SVHN experiments; their parameters are named as is usual for ResNets."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from equivariant_transformers.conv import wrap_around
+
+Wraps = tuple[bool, bool]
+
+
+class ResNet(nn.Module):
+    """A 5x5 convolution, 3x3 max pooling by 2, four stages of basic blocks, their mean, a linear layer.
+
+    Each stage after the first doubles the channels and halves the picture. Axes that wrap around are padded
+    cyclically, the others with zeros.
+
+    Args:
+        blocks: how many basic blocks each of the four stages has.
+        in_channels: channels of the images, times the sheets of the chart that they are sampled on.
+        classes: how many logits.
+        width: channels of the first stage.
+        dropout: the share of features that training leaves out, inside each block and before the linear layer.
+        wraps: which axes are periodic, (along the width, along the height), as `Chart.periodic`.
+
+    >>> import torch
+    >>> ResNet((1, 1, 1, 1))(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        blocks: tuple[int, int, int, int],
+        in_channels: int = 3,
+        classes: int = 10,
+        *,
+        width: int = 32,
+        dropout: float = 0.3,
+        wraps: Wraps = (False, False),
+    ) -> None:
+        super().__init__()
+        self.wraps = wraps
+        self.dropout = dropout
+        self.conv1 = _conv(in_channels, width, 5, 1, wraps)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.pool = nn.MaxPool2d(3, stride=2, padding=_open_axes(1, wraps))
+        self.layer1, self.layer2, self.layer3, self.layer4 = (
+            _stage(depth, count, width, dropout, wraps) for depth, count in enumerate(blocks)
+        )
+        self.fc = nn.Linear(8 * width, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(B, C, H, W)` to logits `(B, classes)`."""
+        x = F.relu(self.bn1(self.conv1(wrap_around(x, 2, self.wraps))), inplace=True)
+        x = self.pool(wrap_around(x, 1, self.wraps))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))  # (B, 8 width, H / 16, W / 16)
+        logits: Tensor = self.fc(F.dropout(x.mean((2, 3)), self.dropout, self.training))
+        return logits
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut, dropout between them."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int, dropout: float, wraps: Wraps) -> None:
+        super().__init__()
+        self.wraps = wraps
+        self.dropout = dropout
+        self.conv1 = _conv(in_channels, channels, 3, stride, wraps)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = _conv(channels, channels, 3, 1, wraps)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.downsample = nn.Sequential()
+        if in_channels != channels:
+            self.downsample.append(nn.Conv2d(in_channels, channels, 1, stride, bias=False))
+            self.downsample.append(nn.BatchNorm2d(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(B, in_channels, H, W)` to `(B, channels, H / stride, W / stride)`."""
+        y = F.relu(self.bn1(self.conv1(wrap_around(x, 1, self.wraps))), inplace=True)
+        y = F.dropout(y, self.dropout, self.training)
+        y = self.bn2(self.conv2(wrap_around(y, 1, self.wraps)))
+        return F.relu(y + self.downsample(x), inplace=True)
+
+
+resnet10 = partial(ResNet, (1, 1, 1, 1))
+"""A `ResNet` with one block a stage; takes its other arguments."""
+resnet18 = partial(ResNet, (2, 2, 2, 2))
+"""A `ResNet` with two blocks a stage; takes its other arguments."""
+resnet34 = partial(ResNet, (3, 4, 6, 3))
+"""A `ResNet` with three, four, six and three blocks; takes its other arguments."""
+
+
+def _stage(depth: int, blocks: int, width: int, dropout: float, wraps: Wraps) -> nn.Sequential:
+    channels = width * 2**depth
+    before, stride = (channels // 2, 2) if depth else (channels, 1)
+    first = BasicBlock(before, channels, stride, dropout, wraps)
+    return nn.Sequential(first, *(BasicBlock(channels, channels, 1, dropout, wraps) for _ in range(blocks - 1)))
+
+
+def _conv(in_channels: int, channels: int, kernel: int, stride: int, wraps: Wraps) -> nn.Conv2d:
+    """A convolution that leaves the padding of the axes that wrap to `wrap_around`."""
+    return nn.Conv2d(in_channels, channels, kernel, stride, padding=_open_axes(kernel // 2, wraps), bias=False)
+
+
+def _open_axes(reach: int, wraps: Wraps) -> tuple[int, int]:
+    """`reach` for the axes that do not wrap, (along the height, along the width), as torch takes a padding."""
+    return reach * (not wraps[1]), reach * (not wraps[0])

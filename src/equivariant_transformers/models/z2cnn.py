@@ -1,0 +1,57 @@
+"""The classifier of the paper's Projective MNIST experiments."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from equivariant_transformers.conv import wrap_around
+
+
+class Z2CNN(nn.Module):
+    """Seven layers of 3x3 convolutions and a maximum over the picture.
+
+    Batch normalisation and ReLU after each layer but the last, average pooling after the first two, dropout after the
+    third and the sixth. Nothing is padded, except that an axis that wraps around keeps its length; the others need at
+    least 50 samples.
+
+    Args:
+        in_channels: channels of the images, times the sheets of the chart that they are sampled on.
+        classes: how many logits.
+        channels: features of each layer.
+        dropout: the share of features that training leaves out.
+        wraps: which axes are periodic, (along the width, along the height), as `Chart.periodic`.
+
+    >>> import torch
+    >>> Z2CNN()(torch.rand(2, 1, 64, 64)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        in_channels: int = 1,
+        classes: int = 10,
+        *,
+        channels: int = 32,
+        dropout: float = 0.3,
+        wraps: tuple[bool, bool] = (False, False),
+    ) -> None:
+        super().__init__()
+        self.wraps = wraps
+        self.dropout = dropout
+        self.convs = nn.ModuleList(
+            nn.Conv2d(in_channels if layer == 1 else channels, channels, 3, bias=False) for layer in range(1, 7)
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in self.convs)
+        self.head = nn.Conv2d(channels, classes, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(B, C, H, W)` to logits `(B, classes)`."""
+        for layer, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True), 1):
+            x = F.relu(norm(conv(wrap_around(x, 1, self.wraps))), inplace=True)
+            if layer <= 2:
+                x = F.avg_pool2d(x, 2)
+            elif layer in (3, 6):
+                x = F.dropout(x, self.dropout, self.training)
+        maps: Tensor = self.head(wrap_around(x, 1, self.wraps))  # (B, classes, h, w)
+        return maps.amax((2, 3))

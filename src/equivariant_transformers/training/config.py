@@ -1,0 +1,93 @@
+"""Everything that decides what a run does, in one value that can be written down."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from typing_extensions import Self
+
+Precision = Literal["float32", "bfloat16"]
+Background = Literal["border", "black"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A run: data, network, optimisation, machine. The defaults are the paper's protocol on Projective MNIST.
+
+    >>> Config(layers=("x_shear",)).replace(seed=3).seed
+    3
+    """
+
+    dataset: str = "projective-mnist"
+    """Name of a data set of the library, or the path of a folder of images."""
+    examples: int | None = None
+    """Training images to use; None for the data set's own number."""
+    copies: int = 1
+    """Versions of each training image, where the data set makes several."""
+    data_seed: int = 0
+
+    network: str = "z2cnn"
+    """Name of the classifier."""
+    layers: tuple[str, ...] = ()
+    """Charts of the transformer layers, first one first."""
+    predictor: str = "consistent"
+    """How the layers read a pose: consistent, softmax, or direct (a Spatial Transformer)."""
+    chart: str | None = None
+    """Coordinates in which the classifier looks at the image; None for the image itself."""
+    background: Background = "border"
+    """What lies outside an image: the mean of its border, or black."""
+    dropout: float = 0.3
+
+    epochs: int = 300
+    batch_size: int = 128
+    """Images a step, over all processes."""
+    learning_rate: float = 2e-3
+    decay: float = 0.99
+    """What the learning rate is multiplied by after each epoch."""
+    weight_decay: float = 0.0
+    averaging: float = 0.0
+    """Evaluate a running average of the weights that keeps this share of itself at each step; 0 for the weights."""
+    seed: int = 0
+    """Of the weights, the order of the images and dropout."""
+
+    device: str = "auto"
+    """A torch device, or auto: the GPU if there is one."""
+    precision: Precision = "float32"
+    """bfloat16 runs convolutions in half precision; the geometry stays in float32."""
+    compile: bool = False
+    """Compile the network: a minute at the start, faster steps afterwards."""
+
+    def __post_init__(self) -> None:
+        for name in ("copies", "epochs", "batch_size"):
+            self._check(name, getattr(self, name) >= 1, "at least 1")
+        self._check("examples", self.examples is None or self.examples >= 1, "at least 1")
+        self._check("dropout", 0 <= self.dropout < 1, "in [0, 1)")
+        self._check("learning_rate", 0 < self.learning_rate < float("inf"), "positive")
+        self._check("decay", 0 < self.decay <= 1, "in (0, 1]")
+        self._check("averaging", 0 <= self.averaging < 1, "in [0, 1)")
+        self._check("weight_decay", self.weight_decay >= 0, "at least 0")
+        self._check("background", self.background in get_args(Background), " or ".join(get_args(Background)))
+        self._check("precision", self.precision in get_args(Precision), " or ".join(get_args(Precision)))
+
+    def _check(self, name: str, holds: bool, allowed: str) -> None:
+        if not holds:
+            raise ValueError(f"{name} must be {allowed}, got {getattr(self, name)!r}")
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, as JSON and YAML have them."""
+        return {**dataclasses.asdict(self), "layers": list(self.layers)}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Self:
+        """The config with these `fields`; the others keep their defaults."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        unknown = sorted(set(fields) - known)
+        if unknown:
+            raise ValueError(f"unknown fields {unknown}; a config has {sorted(known)}")
+        return cls(**{**fields, "layers": tuple(fields.get("layers", ()))})

@@ -1,0 +1,237 @@
+"""The training loop: one run, or several that share a GPU, from the first epoch or from where they were stopped."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from equivariant_transformers import checkpoint
+from equivariant_transformers.training import distributed
+from equivariant_transformers.training.config import Config
+from equivariant_transformers.training.diagnosis import diagnose
+from equivariant_transformers.training.run import Batches, Evaluation, Run
+
+CHECKPOINT = "checkpoint.safetensors"
+_DIVERGED = 50.0  # a mean cross entropy that no network in training has
+
+
+class Stopped(Exception):  # noqa: N818 (like StopIteration, it is no failure)
+    """Training was asked to stop; its state is saved."""
+
+
+@dataclass(kw_only=True)
+class Job:
+    """A network, its data, and the config that both were made from."""
+
+    config: Config
+    module: nn.Module
+    train: Batches
+    validation: Batches
+    test: Batches
+    directory: Path | None = None
+    """Where checkpoints go; None to keep none."""
+    name: str = "run"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Where a run is: `step` of `steps` in `epoch`, with what is known of the epochs before."""
+
+    name: str
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    history: Sequence[dict[str, float]]
+
+
+@dataclass(kw_only=True)
+class Result:
+    """What came of a run. Errors are in per cent; the test set was seen once, by the best epoch on validation data."""
+
+    config: Config
+    history: list[dict[str, float]] = field(default_factory=list)
+    """For each epoch: `loss`, `validation_error`, `seconds`."""
+    best_epoch: int | None = None
+    validation_error: float = math.nan
+    test_error: float = math.nan
+    failure: str | None = None
+    """Why the run ended early, if it did."""
+
+
+def train(
+    jobs: Sequence[Job],
+    *,
+    report: Callable[[Progress], None] | None = None,
+    save_every: float = 10.0,
+    deadline: float = math.inf,
+) -> list[Result]:
+    """Train the `jobs`, side by side if they are on a GPU, and test each with its best validation epoch.
+
+    A job whose directory holds a checkpoint of the same config goes on from there, to the same result as if it had
+    never stopped. State is saved at the end of an epoch when `save_every` seconds have passed since the last time, and
+    on SIGTERM or SIGINT after the step under way; then, and after `deadline` (as `time.monotonic` counts), `Stopped`
+    is raised. Afterwards each module holds the weights of its best epoch.
+    """
+    if len(jobs) > 1 and jobs[0].train.epoch(0).device.type == "cpu":
+        return [train([job], report=report, save_every=save_every, deadline=deadline)[0] for job in jobs]
+    torch.manual_seed(jobs[0].config.seed + distributed.rank())
+    runs = [_Running(job) for job in jobs]
+    last_save = time.monotonic()
+    with _signals() as signalled:
+        while active := [run for run in runs if not run.finished]:
+            for run in active:
+                run.begin()
+            for step in range(max(run.steps for run in active)):
+                for run in active:
+                    if run.step <= step < run.steps:
+                        run.take_step()
+                        if report:
+                            report(run.progress())
+                late = time.monotonic() > deadline
+                if distributed.any_process(bool(signalled) or late, active[0].run.device):
+                    for run in active:
+                        run.save()
+                    raise Stopped("out of time" if late else f"stopped by {signalled[0] if signalled else 'a signal'}")
+            for run in active:
+                run.finish_epoch()
+                if report:
+                    report(run.progress())
+            if time.monotonic() - last_save > save_every or any(run.finished for run in active):
+                for run in active:
+                    run.save()
+                last_save = time.monotonic()
+    return [run.conclude() for run in runs]
+
+
+class _Running:
+    """A job under way."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.epoch = 0
+        self.step = 0
+        self.steps = len(job.train)
+        self.result = Result(config=job.config)
+        self.run = Run(job.module, job.train, job.config)
+        self.evaluation = Evaluation(self.run.averaged, job.validation, job.config, capture=True)
+        self.best = _copy(job.module.state_dict())
+        self.started = time.monotonic()
+        if job.directory is not None and (job.directory / CHECKPOINT).exists():
+            self._resume(job.directory / CHECKPOINT)
+
+    @property
+    def finished(self) -> bool:
+        return self.epoch >= self.job.config.epochs or self.result.failure is not None
+
+    def begin(self) -> None:
+        self.started = time.monotonic()
+        self.run.begin(self.epoch, self.step)
+
+    def take_step(self) -> None:
+        self.run.step()
+        self.step += 1
+
+    def finish_epoch(self) -> None:
+        loss, steps = distributed.total(self.run.loss())
+        self.evaluation.start()
+        mistakes, images = distributed.total(self.evaluation.result())
+        entry = {"loss": loss / steps, "validation_error": 100 * mistakes / images}
+        result = self.result
+        result.history.append({**entry, "seconds": time.monotonic() - self.started})
+        self.epoch, self.step = self.epoch + 1, 0
+        if not entry["loss"] < _DIVERGED:
+            result.failure = diagnose(self.job.module, self.job.train, self.epoch, entry["loss"], self.job.config)
+        elif result.best_epoch is None or entry["validation_error"] < result.validation_error:
+            result.best_epoch, result.validation_error = self.epoch, entry["validation_error"]
+            for name, tensor in self.run.averaged.state_dict().items():
+                self.best[name].copy_(tensor)
+
+    def conclude(self) -> Result:
+        """Load the best epoch's weights and test them."""
+        if self.result.best_epoch is not None:
+            self.job.module.load_state_dict(self.best)
+            evaluation = Evaluation(self.job.module, self.job.test, self.job.config, capture=False)
+            evaluation.start()
+            mistakes, images = distributed.total(evaluation.result())
+            self.result.test_error = 100 * mistakes / images
+        return self.result
+
+    def progress(self) -> Progress:
+        return Progress(
+            name=self.job.name,
+            epoch=self.epoch,
+            epochs=self.job.config.epochs,
+            step=self.step,
+            steps=self.steps,
+            history=self.result.history,
+        )
+
+    def save(self) -> None:
+        if self.job.directory is None or distributed.rank() > 0:
+            return
+        tensors = self.run.state() | {f"best/{name}": tensor for name, tensor in self.best.items()}
+        result = self.result
+        description = {
+            "config": self.job.config.to_dict(),
+            "epoch": self.epoch,
+            "step": self.step,
+            "history": result.history,
+            "best_epoch": result.best_epoch,
+            "validation_error": result.validation_error if result.best_epoch else None,
+            "failure": result.failure,
+        }
+        checkpoint.write(self.job.directory / CHECKPOINT, tensors, description)
+
+    def _resume(self, path: Path) -> None:
+        tensors, description = checkpoint.read(path)
+        _check_same(path, description["config"], self.job.config.to_dict())
+        self.run.load_state(tensors)
+        for name, tensor in self.best.items():
+            tensor.copy_(tensors[f"best/{name}"])
+        self.epoch, self.step = description["epoch"], description["step"]
+        self.result.history = description["history"]
+        self.result.best_epoch = description["best_epoch"]
+        if self.result.best_epoch is not None:
+            self.result.validation_error = description["validation_error"]
+        self.result.failure = description["failure"]
+
+
+def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in state.items()}
+
+
+def _check_same(path: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
+    free = {"epochs", "device"}  # a run may go on for longer, or elsewhere
+    different = [name for name in here if name not in free and there.get(name) != here[name]]
+    if different:
+        changes = ", ".join(f"{name} {there.get(name)!r} there and {here[name]!r} here" for name in different)
+        raise checkpoint.CheckpointError(f"{path} belongs to another run: {changes}. Choose another directory")
+
+
+@contextmanager
+def _signals() -> Iterator[list[str]]:
+    """Collect the names of SIGTERM and SIGINT that arrive, instead of dying of them."""
+    received: list[str] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    wanted = (signal.SIGTERM, signal.SIGINT)
+    previous = {
+        number: signal.signal(number, lambda n, _: received.append(signal.Signals(n).name)) for number in wanted
+    }
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,61 @@
+"""Two processes train as one does."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small import CONFIG, job
+from torch import nn
+
+from equivariant_transformers.training import CHECKPOINT, train
+
+PROGRAM = """
+import json, pathlib, sys, torch
+from small import CONFIG, job
+from test_distributed import plain
+from equivariant_transformers.training import distributed, train
+with distributed.processes(torch.device("cpu")):
+    rank, size = distributed.rank(), distributed.world_size()
+    directory = pathlib.Path(sys.argv[1])
+    run = job(CONFIG, directory / "run", plain(rank), rank=rank, world_size=size)
+    (result,) = train([run], save_every=0)
+    (directory / f"{rank}.json").write_text(json.dumps([result.history, result.test_error]))
+"""
+
+
+def plain(seed):
+    """A network without batch statistics or dropout: what it computes does not depend on who computes it."""
+    import torch
+
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Conv2d(1, 6, 3), nn.Tanh(), nn.Flatten(), nn.Linear(6 * 36, 4))
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("distributed")
+    program = directory / "program.py"
+    program.write_text(PROGRAM)
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program), str(directory)]
+    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+def test_two_processes_have_the_loss_curve_of_one(two_processes):
+    (alone,) = train([job(CONFIG, module=plain(0))])
+    for rank in range(2):
+        history, test_error = json.loads((two_processes / f"{rank}.json").read_text())
+        for mine, theirs in zip(alone.history, history, strict=True):
+            assert theirs["loss"] == pytest.approx(mine["loss"], rel=1e-4)
+            assert theirs["validation_error"] == pytest.approx(mine["validation_error"], abs=4)
+        assert test_error == pytest.approx(alone.test_error, abs=3)
+
+
+def test_one_checkpoint_is_written(two_processes):
+    assert [path.name for path in (two_processes / "run").iterdir()] == [CHECKPOINT]
