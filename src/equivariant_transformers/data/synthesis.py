@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Literal
 
 import torch
@@ -81,8 +81,8 @@ def _transformed(
     matrices = matrices.float().to(device)
     canvases = pad(digits.to(device)[:, None], [(size - digits.shape[-1]) // 2] * 4)
     images = torch.empty(len(matrices), 1, size, size, dtype=torch.uint8, device=device)
-    threads, block = (torch.get_num_threads(), 2**17) if images.device.type == "cpu" else (1, 2**24)
-    chunk = max(1, block // size**2)
+    on_cpu = images.device.type == "cpu"
+    chunk = max(1, 2 ** (17 if on_cpu else 24) // size**2)
 
     def fill(start: int) -> int:
         stop = min(start + chunk, len(images))
@@ -91,22 +91,22 @@ def _transformed(
         images[start:stop] = seen.round().clamp(0, 255).to(torch.uint8)
         return stop
 
-    with _independent_threads(threads) as pool:
-        for stop in pool.map(fill, range(0, len(images), chunk)):
+    with _independent_threads() if on_cpu else nullcontext() as pool:
+        for stop in (pool.map if pool else map)(fill, range(0, len(images), chunk)):
             if progress:
                 progress("transforming digits", stop / len(images))
     return images
 
 
 @contextmanager
-def _independent_threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads that work each for itself: within one, torch does not split its operations among others.
+def _independent_threads() -> Iterator[ThreadPoolExecutor]:
+    """As many threads as torch uses, but each works for itself: torch does not split single operations among them.
 
     Split operations wait for one another, which is slow for small ones and very slow beside other programs.
     """
     usual = torch.get_num_threads()
     torch.set_num_threads(1)
-    pool = ThreadPoolExecutor(count)
+    pool = ThreadPoolExecutor(usual)
     try:
         yield pool
     finally:
