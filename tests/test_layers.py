@@ -181,13 +181,14 @@ def radial_lens_formula():
 def test_the_geometry_keeps_its_precision_when_the_weights_change_theirs(images, dtype):
     torch.manual_seed(0)
     layer = et.EquivariantTransformer("rotation", channels=8).eval()
-    expected = layer(images).pose
+    expected, confidence, *_ = layer.predict(images, et.Warp.identity(), 0.0)
+    clear = confidence > 0.05  # one of the glyphs looks nearly the same from every side
     layer = layer.to(dtype)
     assert layer.grid.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     torch.testing.assert_close(layer.grid.float(), layer.chart.grid())
     for given in (images, images.to(dtype)):
         error = (layer(given).pose.float() - expected + torch.pi) % (2 * torch.pi) - torch.pi
-        assert error.abs().max() < {torch.bfloat16: 0.4, torch.float16: 0.1, torch.float64: 1e-4}[dtype]
+        assert error[clear].abs().max() < {torch.bfloat16: 0.1, torch.float16: 0.02, torch.float64: 1e-4}[dtype]
 
 
 def test_copies_pickles_and_state_dicts(images):

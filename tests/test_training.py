@@ -195,6 +195,19 @@ def test_a_loss_that_is_not_a_number_is_reported_with_its_place():
     assert "the output of layer '6'" in result.failure
 
 
+def test_weights_that_are_not_numbers_are_reported_though_the_loss_is():
+    class Deaf(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(math.nan))
+
+        def forward(self, x):
+            return torch.where(x * self.scale > 0, x, 0.0)
+
+    (result,) = train([job(module=nn.Sequential(Deaf(), network(0)))])
+    assert "in the weights '0.scale'" in result.failure
+
+
 def test_divergence_is_reported():
     (result,) = train([job(CONFIG.replace(learning_rate=100.0))])
     assert "in epoch 1, far above chance. Try a learning rate below 100" in result.failure

@@ -127,8 +127,8 @@ class SoftmaxPredictor(nn.Module):
     def forward(self, images: Tensor) -> Prediction:
         """`(B, C, sheets, H, W)` to poses `(B, k)`."""
         x = self.trunk(images.transpose(1, 2).flatten(0, 1))  # each sheet by itself, (B * sheets, channels, h, w)
-        pooled = [x.amax(2), x.amax(3)][: self.poses]
-        pooled = [f.reshape(-1, self.chart.sheets, *f.shape[1:]).amax(1) for f in pooled]  # (B, channels, samples)
+        pooled = [_maximum(x, 2), _maximum(x, 3)][: self.poses]
+        pooled = [_maximum(f.reshape(-1, self.chart.sheets, *f.shape[1:]), 1) for f in pooled]  # (B, channels, samples)
         maps = []
         for features, conv, wraps in zip(pooled, self.maps, self.chart.periodic, strict=False):
             features = pad(features[:, :, None], (1, 0), (wraps, False), "constant")[:, :, 0]
@@ -183,6 +183,15 @@ PREDICTORS: dict[str, type[ConsistentPredictor] | type[SoftmaxPredictor] | type[
     "direct": DirectPredictor,
 }
 """The pose predictors, by name."""
+
+
+def _maximum(x: Tensor, axis: int) -> Tensor:
+    """The maximum along an axis, with the gradient where it was found.
+
+    The gradient of `amax` looks for the value again, and a compiler that recomputes `x` in another precision does not
+    find it.
+    """
+    return x.max(axis).values
 
 
 def _half_ranges(chart: Chart) -> Tensor:

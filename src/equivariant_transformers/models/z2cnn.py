@@ -54,4 +54,4 @@ class Z2CNN(nn.Module):
             elif layer in (3, 6):
                 x = F.dropout(x, self.dropout, self.training)
         maps: Tensor = self.head(wrap_around(x, 1, self.wraps))  # (B, classes, h, w)
-        return maps.amax((2, 3))
+        return maps.flatten(2).max(2).values  # not amax: see pose.py

@@ -121,9 +121,11 @@ class Run:
         self.replay()
 
     def loss(self) -> Tensor:
-        """Total loss and steps of the epoch so far, `(2,)`; waits for the queue."""
+        """Total loss and steps of the epoch so far, `(2,)`; waits for the queue. The loss of broken weights is NaN."""
         _join(self.replay.stream, wait=True)
-        return torch.stack([self.total_loss, self.position.double()])
+        norms = torch.stack(torch._foreach_norm([parameter.detach() for parameter in self.module.parameters()]))
+        loss = torch.where(norms.isfinite().all(), self.total_loss, torch.nan)
+        return torch.stack([loss, self.position.double()])
 
     def state(self) -> dict[str, Tensor]:
         """Every tensor that the next step depends on, by name."""
