@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import platform
 import subprocess
 from dataclasses import dataclass
@@ -90,5 +91,8 @@ def find(config: Config, folder: Path) -> Record | None:
 
 
 def _commit() -> str:
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    """The commit of the code: what ET_COMMIT says on machines without the repository, else what git does."""
+    if "ET_COMMIT" in os.environ:
+        return os.environ["ET_COMMIT"]
+    done = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
