@@ -30,10 +30,11 @@ ROAD = {  # module -> what it may import
     "models": {"charts", "conv", "groups", "layers", "pose"},
     "legacy": {"groups", "models", "warp"},
     "viz": {"charts", "measurements", "warp"},
-    "data": {"groups", "projective", "resampling", "warp"},
-    "checkpoint": set(),
+    "files": set(),
+    "data": {"files", "groups", "projective", "resampling", "warp"},
+    "checkpoint": {"files"},
     "training": {"checkpoint"},
-    "experiments": {"checkpoint", "data", "models", "training"},
+    "experiments": {"files", "data", "models", "training"},
 }
 
 

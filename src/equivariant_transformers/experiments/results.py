@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from equivariant_transformers.checkpoint import replace_file
+from equivariant_transformers.files import atomic_write
 from equivariant_transformers.training import Config, Result
 
 _MACHINE = ("device",)  # fields that do not change what a run is
@@ -72,7 +72,8 @@ def save(entry: Record, folder: Path) -> Path:
     path = folder / f"{key(entry.config)}.json"
     fields: dict[str, Any] = {**vars(entry), "config": entry.config.to_dict()}
     fields = {name: None if isinstance(v, float) and math.isnan(v) else v for name, v in fields.items()}
-    replace_file(path, (json.dumps(fields, indent=1) + "\n").encode())
+    with atomic_write(path) as file:
+        file.write((json.dumps(fields, indent=1) + "\n").encode())
     return path
 
 
