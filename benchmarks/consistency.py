@@ -24,6 +24,7 @@ import equivariant_transformers as et
 from equivariant_transformers import checkpoint
 from equivariant_transformers.data import ImageSet
 from equivariant_transformers.experiments.jobs import make_module
+from equivariant_transformers.experiments.results import Record, load
 from equivariant_transformers.training import Config
 
 mnist = importlib.import_module("equivariant_transformers.data.mnist")
@@ -108,7 +109,8 @@ def table(results: Results) -> str:
         "| group | " + " | ".join(f"{name} ({seeds[name]} seeds)" for name in results) + " |",
         "|---" * (1 + len(results)) + "|",
     ]
-    for group in THETA:
+    measured = {group for rows in results.values() for group in rows}
+    for group in filter(measured.__contains__, THETA):
         loose = group.endswith("perspective")
         cells = []
         for rows in results.values():
@@ -127,10 +129,25 @@ def table(results: Results) -> str:
     return "\n".join(lines)
 
 
-def put_table(page: Path, results: Results) -> None:
-    before, _, rest = page.read_text().partition("<!-- table -->\n")
-    _, marker, after = rest.partition("<!-- end of table -->")
-    page.write_text(f"{before}<!-- table -->\n{table(results)}\n{marker}{after}")
+def error_table(folder: Path) -> str:
+    """Classification errors of the runs in `folder` as markdown, for each way of training."""
+    groups: dict[tuple[str, float], list[Record]] = {}
+    for path in sorted(folder.glob("*.json")):
+        run = load(path)
+        groups.setdefault((run.config.predictor, run.config.averaging), []).append(run)
+    lines = ["| predictor | averaging | seeds | validation error | test error |", "|---|---|---|---|---|"]
+    for (predictor, averaging), runs in sorted(groups.items()):
+        columns = [[run.validation_error for run in runs], [run.test_error for run in runs]]
+        shown = [f"{np.mean(c):.2f} % ({', '.join(f'{value:.2f}' for value in sorted(c))})" for c in columns]
+        lines.append(f"| {predictor} | {averaging or 'none'} | {len(runs)} | {shown[0]} | {shown[1]} |")
+    return "\n".join(lines)
+
+
+def put(page: Path, name: str, content: str) -> None:
+    """Replace what stands between the marks called `name`."""
+    before, opening, rest = page.read_text().partition(f"<!-- {name} -->\n")
+    _, closing, after = rest.partition(f"<!-- end of {name} -->")
+    page.write_text(f"{before}{opening}{content}\n{closing}{after}")
 
 
 def main() -> None:
@@ -171,7 +188,10 @@ def main() -> None:
             shown = " ".join(f"{row[key]:7.3f}" for key in ("slope", "slope_min", "slope_max", "rms", "median"))
             print(f"  {name:22s} {shown} {row['seeds']:6d}", flush=True)
     if arguments.docs:
-        put_table(arguments.docs, results)
+        put(arguments.docs, "table", table({name: rows for name, rows in results.items() if "trained" not in name}))
+        trained_rows = {name: rows for name, rows in results.items() if "trained" in name}
+        put(arguments.docs, "trained", table(trained_rows))
+        put(arguments.docs, "errors", error_table(Path("results/predictors")))
 
 
 if __name__ == "__main__":
