@@ -219,6 +219,7 @@ def _compiled() -> Callable[[nn.Module, Tensor], Tensor]:
         logits: Tensor = module(images)
         return logits
 
+    torch._dynamo.config.recompile_limit = 256  # networks of so many makes; beyond it, they would silently not compile
     # Channels last also where the compiler thinks that 32 channels are too few for it: they are not.
     options: dict[str, Any] | None = {"force_layout_optimization": True} if torch.cuda.is_available() else None
     return torch.compile(forward, dynamic=False, options=options)
