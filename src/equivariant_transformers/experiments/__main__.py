@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, metavar="N", help="runs for each cell")
     parser.add_argument("--fast", action="store_true", help="compile the networks and use bfloat16, for GPUs")
     parser.add_argument("--device", default="auto", help="a torch device")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="folder that figures are drawn into")
     parser.add_argument("--report", action="store_true", help="run nothing, bring the page of results up to date")
     parser.add_argument("--page", type=Path, default=Path("docs/reproduction.md"), help="the page of results")
     chosen = parser.parse_args(arguments)
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             seeds=chosen.seeds,
             fast=chosen.fast,
             device=chosen.device,
+            out=chosen.out,
         )
     except ValueError as error:
         parser.error(str(error))

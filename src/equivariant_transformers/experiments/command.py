@@ -29,6 +29,7 @@ def reproduce(
     seeds: int | None = None,
     fast: bool = False,
     device: str = "auto",
+    out: Path = Path("out"),
 ) -> bool:
     """Make the table or figure called `name` as far as `budget` seconds allow, and print it; whether nothing crashed.
 
@@ -45,10 +46,11 @@ def reproduce(
         seeds: how many runs for each cell; the experiment's own number by default.
         fast: compile the networks and use bfloat16, for GPUs; records and report say so.
         device: a torch device, or auto.
+        out: the folder that figures are drawn into.
     """
     lookup(dict.fromkeys(NAMES), name, "experiment")
     if name in FIGURES:
-        path = results / f"{name}.png"
+        path = out / f"{name}.png"
         try:
             FIGURES[name](results, path)
             print(path)

@@ -52,10 +52,10 @@ class Display:
     """
 
     def __init__(self, budget: float = math.inf, *, every: float = 20.0) -> None:
-        self.every = every
         self.started = time.monotonic()
         self.deadline = self.started + budget
         self.bar = _bar() if sys.stdout.isatty() else None
+        self.every = every if self.bar is None else 0.2
         self.begin(())
 
     def begin(self, names: Sequence[str], *, waiting: int = 0, estimate: float | None = None) -> None:
@@ -79,10 +79,12 @@ class Display:
         if progress.history:
             self.errors[progress.name] = progress.history[-1]["validation_error"]
         now = time.monotonic()
+        if now - self.last_line < self.every:
+            return
+        self.last_line = now
         if self.bar is not None:
             self.bar.update(self.bar.task_ids[0], completed=self._share(), description=self._status())
-        elif now - self.last_line >= self.every:
-            self.last_line = now
+        else:
             self.say(self._status())
 
     def say(self, line: str) -> None:

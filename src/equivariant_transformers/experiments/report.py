@@ -68,11 +68,12 @@ def measured(experiment: Experiment, records: Collection[Record]) -> str:
     if not records:
         return "not measured"
     values = [experiment.value(record) for record in records if record.failure is None]
-    diverged = len(records) - len(values)
-    notes = [f"n = {len(values)}"] if values else []
-    notes += [f"{diverged} diverged"] if diverged else []
+    diverged = f"{len(records) - len(values)} diverged" if len(records) > len(values) else ""
+    if not values:
+        return diverged
     spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
-    return " ".join([f"**{fmean(values):.2f}{spread}**"] * bool(values) + [f"({', '.join(notes)})"])
+    notes = ", ".join(filter(None, (f"n = {len(values)}", diverged)))
+    return f"**{fmean(values):.2f}{spread}** ({notes})"
 
 
 def _table(experiment: Experiment, records: dict[Cell, list[Record]]) -> str:
@@ -115,7 +116,8 @@ def _footnote(experiment: Experiment, records: Collection[Record]) -> str:
         return ", ".join(sorted({getattr(record, field) for record in records}))
 
     return (
-        f"*{len(records)} of {wanted} runs, in {cells} of {len(experiment.cells)} cells; mean ± standard deviation over "
-        f"seeds; {named('device')}; torch {named('torch')}; {named('settings')}; commits {named('commit')}; "
-        f"{show_duration(min(seconds))} to {show_duration(max(seconds))} a run; data {named('origin')}.*"
+        f"*{len(records)} of {wanted} runs, in {cells} of {len(experiment.cells)} cells; mean ± standard "
+        f"deviation over seeds; {named('device')}; torch {named('torch')}; {named('settings')}; "
+        f"commits {named('commit')}; {show_duration(min(seconds))} to {show_duration(max(seconds))} a run; "
+        f"data {named('origin')}.*"
     )
