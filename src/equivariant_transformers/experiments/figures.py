@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,13 +25,16 @@ CHARTS = ("rotation", "dilation", "x_shear", "hyperbolic_rotation", "x_perspecti
 """Those of the paper's figure of coordinates."""
 
 
+Cells = dict[tuple[str, str], list[results.Record]]
+
+
 class NothingToDraw(Exception):  # noqa: N818 (there is no failure)
     """No result file holds what a figure shows."""
 
 
 def learning_rates(root: Path, path: Path) -> None:
     """The lowest, the mean and the highest of the runs' best validation errors against the learning rate."""
-    found = _found("learning-rates", root)
+    found, settings = _found("learning-rates", root)
     with _picture(path) as (axes,):
         for row in dict.fromkeys(row for row, _ in found):
             points = sorted(
@@ -44,19 +48,19 @@ def learning_rates(root: Path, path: Path) -> None:
             label = f"{row} ({' to '.join(str(n) for n in dict.fromkeys((seeds[0], seeds[-1])))} runs a point)"
             axes.fill_between(rates, low, high, color=COLOURS[row], alpha=0.2, linewidth=0)
             axes.plot(rates, mean, color=COLOURS[row], marker="o", label=label)
-        axes.set(xscale="log", xlabel="learning rate", ylabel="best validation error, %")
+        axes.set(xscale="log", xlabel="learning rate", ylabel="best validation error, %", title=settings)
         axes.legend()
 
 
 def validation_curves(root: Path, path: Path) -> None:
     """Validation error against the epoch for the rows of table 1 with one version, mean over seeds."""
-    found = {row: records for (row, column), records in _found("table1", root, "1 version").items()}
+    found, settings = _found("table1", root, "1 version")
     with _picture(path) as (axes,):
-        for row, records in found.items():
+        for (row, _), records in found.items():
             epochs = min(len(record.validation_errors) for record in records)
             mean = [fmean(record.validation_errors[epoch] for record in records) for epoch in range(epochs)]
             axes.plot(range(1, epochs + 1), mean, linewidth=1, label=f"{row} (n = {len(records)})")
-        axes.set(xlabel="epoch", ylabel="validation error, %", yscale="log")
+        axes.set(xlabel="epoch", ylabel="validation error, %", yscale="log", title=settings)
         axes.legend()
 
 
@@ -71,7 +75,7 @@ def rotations(root: Path, path: Path) -> None:
             axes.plot(true, true, color="black", linestyle=":", zorder=3)
             axes.plot(true, predicted.T, color=viz.INVARIANT_COLOUR, linewidth=0.8, alpha=0.3)
             axes.plot(true, predicted[0], color=viz.POSE_COLOUR, linewidth=2)
-            axes.set(title=str(entry["title"]).replace(", ", "\n"), xlabel="true rotation", ylim=(-5, 5))
+            axes.set(title=str(entry["title"]).replace(", ", "\n"), xlabel="true rotation", ylim=(-6.4, 6.4))
         panels[0].set_ylabel("predicted change of pose")
 
 
@@ -102,17 +106,19 @@ FIGURES: dict[str, Callable[[Path, Path], None]] = {
 """What draws each figure from the folder of results into a PNG file, by name."""
 
 
-def _found(name: str, root: Path, column: str | None = None) -> dict[tuple[str, str], list[results.Record]]:
-    """The runs that ended well of each (row, column) of an experiment that has any."""
-    cells = cell_records(EXPERIMENTS[name], results.load_all(root).values())
-    found = {
-        (cell.row, cell.column): good
-        for cell, records in cells.items()
-        if column in (None, cell.column) and (good := [record for record in records if record.failure is None])
+def _found(name: str, root: Path, column: str | None = None) -> tuple[Cells, str]:
+    """The runs of an experiment that ended well, by (row, column), and their settings: those that most runs have."""
+    found: Cells = {
+        (cell.row, cell.column): [record for record in records if record.failure is None]
+        for cell, records in cell_records(EXPERIMENTS[name], results.load_all(root).values()).items()
+        if column in (None, cell.column)
     }
-    if not found:
+    counts = Counter(record.settings for records in found.values() for record in records)
+    if not counts:
         raise NothingToDraw(f"there are no results of {name} in {root}")
-    return found
+    settings = counts.most_common(1)[0][0]
+    alike = {at: [record for record in records if record.settings == settings] for at, records in found.items()}
+    return {at: records for at, records in alike.items() if records}, settings
 
 
 @contextmanager
