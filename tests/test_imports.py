@@ -34,7 +34,7 @@ ROAD = {  # module -> what it may import
     "data": {"files", "groups", "projective", "resampling", "warp"},
     "checkpoint": {"files"},
     "training": {"checkpoint"},
-    "experiments": {"files", "data", "models", "training"},
+    "experiments": {"audit", "charts", "data", "files", "groups", "layers", "models", "pose", "training", "viz"},
 }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from equivariant_transformers import data, models
@@ -75,4 +76,5 @@ def make_job(config: Config, splits: Splits, *, directory: Path | None = None, n
         test=test,
         directory=directory,
         name=name,
+        loss=models.margin_loss if config.network == "capsule" else F.cross_entropy,
     )
