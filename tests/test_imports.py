@@ -26,6 +26,7 @@ ROAD = {  # module -> what it may import
     "pose": {"charts", "conv", "projective"},
     "layers": {"charts", "groups", "pose", "projective", "resampling", "warp"},
     "measurements": set(),
+    "probes": set(),
     "audit": {"groups", "layers", "measurements", "resampling", "warp"},
     "models": {"charts", "conv", "groups", "layers", "pose"},
     "legacy": {"groups", "models", "warp"},
@@ -33,7 +34,8 @@ ROAD = {  # module -> what it may import
     "data": {"groups", "projective", "resampling", "warp"},
     "checkpoint": set(),
     "training": {"checkpoint"},
-    "experiments": {"checkpoint", "data", "models", "training"},
+    "classifier": {"checkpoint", "data", "layers", "models", "training"},
+    "experiments": {"checkpoint", "classifier", "data", "groups", "training"},
 }
 
 

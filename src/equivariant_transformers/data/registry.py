@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from equivariant_transformers.data import cache
 from equivariant_transformers.data.affnist import affnist
 from equivariant_transformers.data.imageset import Splits
-from equivariant_transformers.data.mnist import mnist
+from equivariant_transformers.data.mnist import PARTS, mnist
 from equivariant_transformers.data.projective_mnist import projective_mnist
 from equivariant_transformers.data.rotated_mnist import mnist_rts, rotated_mnist, sim2mnist
 from equivariant_transformers.data.svhn import FILES, svhn
@@ -27,10 +28,21 @@ class Source:
     download_bytes: int
     """What is downloaded the first time."""
     load: Callable[..., Splits]
+    files: tuple[str, ...] = ()
+    """What the download leaves in the cache directory."""
+
+    @property
+    def present(self) -> bool:
+        """Whether there is nothing to download any more."""
+        return all((cache.root() / file).is_file() for file in self.files)
+
+
+_MNIST = tuple(f"mnist/{part.file}" for part in PARTS.values())
 
 
 def _from_mnist(name: str, summary: str, load: Callable[..., Splits]) -> Source:
-    return Source(name=name, summary=summary, licence="CC BY-SA 3.0", download_bytes=15_513_529, load=load)
+    licence = "CC BY-SA 3.0"
+    return Source(name=name, summary=summary, licence=licence, download_bytes=15_513_529, load=load, files=_MNIST)
 
 
 _SOURCES = (
@@ -46,6 +58,7 @@ _SOURCES = (
         licence="non-commercial use only",
         download_bytes=FILES["train"].bytes + FILES["test"].bytes,
         load=svhn,
+        files=tuple(f"svhn/{FILES[part].file}" for part in ("train", "test")),
     ),
 )
 DATASETS: dict[str, Source] = {source.name: source for source in _SOURCES}
