@@ -36,6 +36,23 @@ ROAD = {  # module -> what it may import
     "training": {"checkpoint"},
     "classifier": {"checkpoint", "data", "layers", "models", "training"},
     "experiments": {"checkpoint", "classifier", "data", "groups", "training"},
+    "cli": {
+        "audit",
+        "charts",
+        "checkpoint",
+        "classifier",
+        "data",
+        "experiments",
+        "groups",
+        "layers",
+        "measurements",
+        "models",
+        "pose",
+        "probes",
+        "training",
+        "viz",
+    },
+    "__main__": {"cli"},
 }
 
 

@@ -29,12 +29,12 @@ class Source:
     """What is downloaded the first time."""
     load: Callable[..., Splits]
     files: tuple[str, ...] = ()
-    """What the download leaves in the cache directory."""
+    """What the download leaves in the cache directory, gzipped or not."""
 
     @property
     def present(self) -> bool:
         """Whether there is nothing to download any more."""
-        return all((cache.root() / file).is_file() for file in self.files)
+        return all(any(cache.root().glob(f"{file}*")) for file in self.files)
 
 
 _MNIST = tuple(f"mnist/{part.file}" for part in PARTS.values())
