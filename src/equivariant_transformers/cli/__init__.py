@@ -13,8 +13,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         from equivariant_transformers.cli.app import run
     except ModuleNotFoundError as missing:
-        if missing.name not in _NEEDED:
+        package = (missing.name or "").partition(".")[0]
+        if package not in _NEEDED:
             raise
-        print(f"error: et needs {missing.name}: pip install 'equivariant-transformers[train]'", file=sys.stderr)
+        print(f"error: et needs {package}: pip install 'equivariant-transformers[train]'", file=sys.stderr)
         return 1
     return run(sys.argv[1:] if arguments is None else list(arguments))

@@ -82,8 +82,11 @@ def table(*columns: str, rows: list[list[str]]) -> None:
         shown.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left")
     for row in rows:
         shown.add_row(*row)
+    screen = out()
+    with screen.capture() as captured:
+        screen.print(shown)
     if speaks():
-        out().print(shown)
+        print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 @contextmanager

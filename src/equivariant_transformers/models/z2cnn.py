@@ -49,11 +49,11 @@ class Z2CNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`(B, C, H, W)` to logits `(B, classes)`."""
-        if any(
-            side < _SMALLEST and not wraps for side, wraps in zip((x.shape[3], x.shape[2]), self.wraps, strict=True)
-        ):
-            found = f"{x.shape[2]} x {x.shape[3]}"
-            raise ValueError(f"this network needs {_SMALLEST} samples along axes that do not wrap, got {found} pixels")
+        height, width = x.shape[-2:]
+        if (width < _SMALLEST and not self.wraps[0]) or (height < _SMALLEST and not self.wraps[1]):
+            raise ValueError(
+                f"this network needs {_SMALLEST} samples along axes that do not wrap, got {height} x {width} pixels"
+            )
         for layer, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True), 1):
             x = F.relu(norm(conv(wrap_around(x, 1, self.wraps))), inplace=True)
             if layer <= 2:
