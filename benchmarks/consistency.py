@@ -1,8 +1,8 @@
-"""Measures self-consistency of layers with random weights on MNIST digits: slope, rms and median error.
+"""Measures self-consistency of layers with random or trained weights on MNIST digits: slope, rms and median error.
 
-    python benchmarks/consistency.py DIGITS.npy [--seeds 10] [--out results/consistency.json]
+    python benchmarks/consistency.py [--seeds 10] [--trained CHECKPOINT...] [--out results/consistency.json]
 
-DIGITS.npy holds test digits as a uint8 array (n, 28, 28). Each digit is enlarged and centred so that it fills 28/64 of
+Each test digit is enlarged and centred so that it fills 28/64 of
 a large picture, from which the transformed images are sampled, so that the figures speak of the layer and not of the
 interpolation. Errors are relative to the range of theta.
 """
@@ -10,14 +10,24 @@ interpolation. Errors are relative to the range of theta.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 
 import equivariant_transformers as et
+from equivariant_transformers import checkpoint
+from equivariant_transformers.data import ImageSet
+from equivariant_transformers.experiments.jobs import make_module
+from equivariant_transformers.experiments.results import Record, load
 from equivariant_transformers.probes import THETA, on_canvas
+from equivariant_transformers.training import Config
+
+mnist = importlib.import_module("equivariant_transformers.data.mnist")
+projective_mnist = importlib.import_module("equivariant_transformers.data.projective_mnist")
 
 CONDITIONS = {  # name -> size, background, predictor, share of the seeds
     "64x64": ((64, 64), 0.0, "consistent", 1.0),
@@ -31,14 +41,29 @@ CONDITIONS = {  # name -> size, background, predictor, share of the seeds
 Results = dict[str, dict[str, dict[str, float | int]]]
 
 
-def measure(name: str, digits: np.ndarray, condition: str, seeds: int) -> dict[str, float | int]:
-    size, background, predictor, share = CONDITIONS[condition]
-    pixels = 448 if max(size) > 128 else 256
-    images = on_canvas(torch.from_numpy(digits)[:, None] / 255, pixels, background)
-    figures = []
-    for seed in range(max(1, round(share * seeds))):
+def random_layers(name: str, predictor: str, count: int) -> Iterator[et.EquivariantTransformer]:
+    for seed in range(count):
         torch.manual_seed(seed)
-        layer = et.EquivariantTransformer(name, in_channels=1, predictor=predictor)
+        yield et.EquivariantTransformer(name, in_channels=1, predictor=predictor)
+
+
+def trained_layers(path: Path) -> dict[str, et.EquivariantTransformer]:
+    """The layers of a network of the trainer with the weights of its best epoch, by group."""
+    tensors, description = checkpoint.read(path)
+    config = Config.from_dict(description["config"])
+    blank = torch.zeros(1, 1, projective_mnist.SIZE, projective_mnist.SIZE, dtype=torch.uint8)
+    mean, std = projective_mnist.NORMALISATION
+    module = make_module(config, ImageSet(images=blank, labels=torch.zeros(1).long(), name="", mean=mean, std=std))
+    weights = {name.removeprefix("best/"): t for name, t in tensors.items() if name.startswith("best/")}
+    module.load_state_dict(weights)
+    return {layer.chart.groups[0].name: layer for layer in module.canonicalizer.layers}
+
+
+def measure(
+    name: str, layers: Iterable[et.EquivariantTransformer], images: torch.Tensor, size: tuple[int, int]
+) -> dict[str, float | int]:
+    figures = []
+    for layer in layers:
         result = et.self_consistency(layer, images, THETA[name], size=size)
         figures.append([float(result.slope), float(result.rms), float(result.median)])
     slope, rms, median = np.mean(figures, 0)
@@ -50,7 +75,7 @@ def measure(name: str, digits: np.ndarray, condition: str, seeds: int) -> dict[s
         "rms": round(rms, 4),
         "median": round(median, 4),
         "seeds": len(figures),
-        "digits": len(digits),
+        "digits": len(images),
     }
 
 
@@ -61,11 +86,15 @@ def table(results: Results) -> str:
         "| group | " + " | ".join(f"{name} ({seeds[name]} seeds)" for name in results) + " |",
         "|---" * (1 + len(results)) + "|",
     ]
-    for group in THETA:
+    measured = {group for rows in results.values() for group in rows}
+    for group in filter(measured.__contains__, THETA):
         loose = group.endswith("perspective")
         cells = []
         for rows in results.values():
-            row = rows[group]
+            row = rows.get(group)
+            if row is None:
+                cells.append("")
+                continue
             bad = (
                 abs(row["slope"] - 1) > (0.15 if loose else 0.05),
                 not loose and row["rms"] > 0.05,
@@ -77,28 +106,59 @@ def table(results: Results) -> str:
     return "\n".join(lines)
 
 
-def put_table(page: Path, results: Results) -> None:
-    before, _, rest = page.read_text().partition("<!-- table -->\n")
-    _, marker, after = rest.partition("<!-- end of table -->")
-    page.write_text(f"{before}<!-- table -->\n{table(results)}\n{marker}{after}")
+def error_table(folder: Path) -> str:
+    """Classification errors of the runs in `folder` as markdown, for each way of training."""
+    groups: dict[tuple[str, float], list[Record]] = {}
+    for path in sorted(folder.glob("*.json")):
+        run = load(path)
+        groups.setdefault((run.config.predictor, run.config.averaging), []).append(run)
+    lines = ["| predictor | averaging | seeds | validation error | test error |", "|---|---|---|---|---|"]
+    for (predictor, averaging), runs in sorted(groups.items()):
+        columns = [[run.validation_error for run in runs], [run.test_error for run in runs]]
+        shown = [f"{np.mean(c):.2f} % ({', '.join(f'{value:.2f}' for value in sorted(c))})" for c in columns]
+        lines.append(f"| {predictor} | {averaging or 'none'} | {len(runs)} | {shown[0]} | {shown[1]} |")
+    return "\n".join(lines)
+
+
+def put(page: Path, name: str, content: str) -> None:
+    """Replace what stands between the marks called `name`."""
+    before, opening, rest = page.read_text().partition(f"<!-- {name} -->\n")
+    _, closing, after = rest.partition(f"<!-- end of {name} -->")
+    page.write_text(f"{before}{opening}{content}\n{closing}{after}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("digits", type=Path, help="test digits, a uint8 array (n, 28, 28)")
     parser.add_argument("--count", type=int, default=16, help="how many of the digits are used")
     parser.add_argument("--seeds", type=int, default=10, help="random initialisations")
+    parser.add_argument("--trained", type=Path, nargs="*", default=[], help="checkpoints of trained networks")
     parser.add_argument("--out", type=Path, help="write the figures to this file; those it already holds are kept")
     parser.add_argument("--docs", type=Path, help="put the table into this page")
     arguments = parser.parse_args()
-    digits = np.load(arguments.digits)[: arguments.count]
+    digits = mnist.digits()[1].images[: arguments.count].numpy()
     results: Results = json.loads(arguments.out.read_text()) if arguments.out and arguments.out.exists() else {}
-    for condition in CONDITIONS:
+    trained: dict[str, list[dict[str, et.EquivariantTransformer]]] = {}
+    for path in arguments.trained:
+        layers = trained_layers(path)
+        kind = next(
+            name for name, kind in et.PREDICTORS.items() if isinstance(next(iter(layers.values())).predictor, kind)
+        )
+        trained.setdefault(f"64x64, {kind}, trained", []).append(layers)
+    for condition in [*CONDITIONS, *trained]:
         print(f"{condition:24s} {'slope':>7s} {'(min':>7s} {'max)':>7s} {'rms':>7s} {'median':>7s} {'seeds':>6s}")
         rows = results.setdefault(condition, {})
-        for name in THETA:
+        size, background, predictor, share = CONDITIONS.get(condition, ((64, 64), 0.0, "", 0.0))
+        pixels = 448 if max(size) > 128 else 256
+        images = on_canvas(torch.from_numpy(digits)[:, None] / 255, pixels, background)
+        for name in THETA if condition in CONDITIONS else trained[condition][0]:
             if name not in rows:
-                rows[name] = measure(name, digits, condition, arguments.seeds)
+                if condition in CONDITIONS:
+                    count = max(1, round(share * arguments.seeds))
+                    rows[name] = measure(name, random_layers(name, predictor, count), images, size)
+                else:
+                    (mean,), (std,) = projective_mnist.NORMALISATION
+                    networks = (layers[name] for layers in trained[condition])
+                    rows[name] = measure(name, networks, (255 * images - mean) / std, size)
                 if arguments.out:
                     arguments.out.parent.mkdir(parents=True, exist_ok=True)
                     arguments.out.write_text(json.dumps(results, indent=2) + "\n")
@@ -106,7 +166,10 @@ def main() -> None:
             shown = " ".join(f"{row[key]:7.3f}" for key in ("slope", "slope_min", "slope_max", "rms", "median"))
             print(f"  {name:22s} {shown} {row['seeds']:6d}", flush=True)
     if arguments.docs:
-        put_table(arguments.docs, results)
+        put(arguments.docs, "table", table({name: rows for name, rows in results.items() if "trained" not in name}))
+        trained_rows = {name: rows for name, rows in results.items() if "trained" in name}
+        put(arguments.docs, "trained", table(trained_rows))
+        put(arguments.docs, "errors", error_table(Path("results/predictors")))
 
 
 if __name__ == "__main__":

@@ -23,44 +23,6 @@ def test_where_it_is(monkeypatch, tmp_path):
     assert cache.root() == Path.home() / ".cache" / "equivariant_transformers"
 
 
-def test_a_file_appears_whole(tmp_path):
-    path = tmp_path / "new" / "file"
-    with cache.atomic_write(path) as file:
-        file.write(b"half")
-        assert not path.exists()
-        file.write(b" and half")
-    assert path.read_bytes() == b"half and half"
-    assert [entry.name for entry in path.parent.iterdir()] == ["file"]
-
-
-@pytest.mark.parametrize("error", [ValueError("nonsense"), KeyboardInterrupt(), OSError(errno.EIO, "broken")])
-def test_a_failed_write_changes_nothing(tmp_path, error):
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-
-    def fail(file):
-        file.write(b"new")
-        raise error
-
-    with pytest.raises(type(error)), cache.atomic_write(path) as file:
-        fail(file)
-    assert path.read_bytes() == b"old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
-
-
-def test_a_full_disk_is_explained(tmp_path, monkeypatch):
-    def full(_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(cache.os, "fsync", full)
-    with (
-        pytest.raises(OSError, match=r"no space left to write .*file: free some space there, or set ET_DATA"),
-        cache.atomic_write(tmp_path / "file") as file,
-    ):
-        file.write(b"new")
-    assert list(tmp_path.iterdir()) == []
-
-
 # The module is loaded from its file, without the package around it and torch, to start quickly.
 IN_ANOTHER_PROCESS = f"""
 import importlib.util, os, pathlib, sys

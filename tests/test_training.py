@@ -146,7 +146,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="no space left"):
         train([job(CONFIG.replace(epochs=2), tmp_path)], save_every=0)
     assert (tmp_path / CHECKPOINT).read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+
+from equivariant_transformers.files import atomic_write
 
 FORMAT = "equivariant_transformers/1"
 
@@ -26,7 +27,8 @@ def write(path: Path, tensors: dict[str, Tensor], description: dict[str, Any]) -
 
     header = {"format": FORMAT, "description": json.dumps(description)}
     content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, header)
-    replace_file(path, content)
+    with atomic_write(path) as file:
+        file.write(content)
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -45,17 +47,3 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         found = header.get("format", "no format")
         raise CheckpointError(f"{path} was not written by this version of the library: {found}, not {FORMAT}")
     return tensors, json.loads(header["description"])
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Put `content` at `path` in one step: readers see the old file or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

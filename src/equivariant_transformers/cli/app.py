@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
 import warnings
 from typing import Annotated, Any
@@ -22,12 +23,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 training diverged, 130 or 143 interrupted.",
 )
-app.command("train")(train.train)
-app.command("evaluate")(evaluate.evaluate)
-app.command("audit")(audit.audit)
-app.command("predict")(predict.predict)
+for command in (train.train, evaluate.evaluate, audit.audit, predict.predict, info.info):
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    app.command(help="\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs))(command)
 app.add_typer(data.app, name="data")
-app.command("info")(info.info)
 
 
 @app.callback()

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from equivariant_transformers.checkpoint import replace_file
 from equivariant_transformers.classifier import Card, Classifier
 from equivariant_transformers.cli import console
 from equivariant_transformers.cli.config import make_config, to_yaml, with_flags
@@ -18,6 +17,7 @@ from equivariant_transformers.cli.presets import PRESETS
 from equivariant_transformers.cli.progress import Report, TensorBoard, watching
 from equivariant_transformers.experiments import results
 from equivariant_transformers.experiments.jobs import find_device, load_data, make_job
+from equivariant_transformers.files import atomic_write
 from equivariant_transformers.training import CHECKPOINT, Config, Progress, Result, Stopped, distributed
 from equivariant_transformers.training import train as run_jobs
 
@@ -27,7 +27,7 @@ MODEL = "model.safetensors"
 @with_flags
 def train(
     preset: Annotated[
-        str | None, typer.Argument(metavar="[PRESET]", help=f"A folder of images, or one of {', '.join(PRESETS)}.")
+        str | None, typer.Argument(metavar="PRESET", help=f"A folder of images, or one of {', '.join(PRESETS)}.")
     ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="YAML with fields of the config.")] = None,
     out: Annotated[
@@ -94,7 +94,8 @@ class _Begin:
 
     def __call__(self, _: Progress) -> None:
         if not self.done:
-            replace_file(self.directory / "config.yaml", to_yaml(self.config).encode())
+            with atomic_write(self.directory / "config.yaml") as file:
+                file.write(to_yaml(self.config).encode())
             self.done = True
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import http.client
 import os
-import secrets
 import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from equivariant_transformers.files import atomic_write
 
 Progress = Callable[[str, float], None]
 """Told what is being done and which share of it is done, from 0 to 1."""
@@ -39,26 +39,6 @@ def sha256(data: NDArray[Any] | bytes) -> str:
     True
     """
     return hashlib.sha256(data if isinstance(data, bytes) else np.ascontiguousarray(data).data).hexdigest()
-
-
-@contextmanager
-def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears at `path` whole when the block ends, and not at all if the block fails."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with temporary.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            advice = "free some space there, or set ET_DATA to a directory with more"
-            raise OSError(error.errno, f"no space left to write {path}: {advice}") from error
-        raise
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from torch import Tensor
 from equivariant_transformers.data import cache
 from equivariant_transformers.data.cache import Progress
 from equivariant_transformers.data.imageset import ImageSet, Splits, statistics
+from equivariant_transformers.files import atomic_write
 
 Arrays = dict[str, NDArray[np.uint8]]
 
@@ -108,7 +109,7 @@ def _cached(home: Path, progress: Progress | None) -> Arrays:
             arrays = _fetch(home, progress)
             for name, part in PARTS.items():
                 header = bytes([0, 0, 8, len(part.shape)]) + np.array(part.shape, ">u4").tobytes()
-                with cache.atomic_write(home / part.file) as file:
+                with atomic_write(home / part.file) as file:
                     file.write(header + arrays[name].tobytes())
             return arrays
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import platform
 import subprocess
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from equivariant_transformers.checkpoint import replace_file
+from equivariant_transformers.files import atomic_write
 from equivariant_transformers.training import Config, Result
 
 _MACHINE = ("device",)  # fields that do not change what a run is
@@ -75,7 +76,8 @@ def save(entry: Record, folder: Path) -> Path:
 
 def write(entry: Record, path: Path) -> None:
     """Write `entry` into a file."""
-    replace_file(path, (json.dumps(to_dict(entry), indent=1) + "\n").encode())
+    with atomic_write(path) as file:
+        file.write((json.dumps(to_dict(entry), indent=1) + "\n").encode())
 
 
 def to_dict(entry: Record) -> dict[str, Any]:
@@ -102,5 +104,8 @@ def find(config: Config, folder: Path) -> Record | None:
 
 
 def _commit() -> str:
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    """The commit of the code: what ET_COMMIT says on machines without the repository, else what git does."""
+    if "ET_COMMIT" in os.environ:
+        return os.environ["ET_COMMIT"]
+    done = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"

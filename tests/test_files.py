@@ -1,0 +1,48 @@
+"""A file is written whole or not at all, whatever happens meanwhile."""
+
+import errno
+import os
+
+import pytest
+
+from equivariant_transformers.files import atomic_write
+
+
+def test_a_file_appears_whole(tmp_path):
+    path = tmp_path / "new" / "file"
+    with atomic_write(path) as file:
+        file.write(b"half")
+        assert not path.exists()
+        file.write(b" and half")
+    assert path.read_bytes() == b"half and half"
+    assert [entry.name for entry in path.parent.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("error", [ValueError("nonsense"), KeyboardInterrupt(), OSError(errno.EIO, "broken")])
+def test_a_failed_write_changes_nothing(tmp_path, error):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def fail(file):
+        file.write(b"new")
+        raise error
+
+    with pytest.raises(type(error)), atomic_write(path) as file:
+        fail(file)
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_full_disk_is_explained(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with (
+        pytest.raises(
+            pytest.raises(OSError, match=r"no space left to write .*file: free some space there, or choose"),
+        ),
+        atomic_write(tmp_path / "file") as file,
+    ):
+        file.write(b"new")
+    assert list(tmp_path.iterdir()) == []
