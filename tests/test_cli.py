@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -257,6 +258,20 @@ def test_presets_are_complete(name):
     ).eval()
     with torch.no_grad():
         assert network(torch.rand(1, channels, size, size)).shape == (1, 10)
+
+
+def test_the_pages_list_what_there_is():
+    docs = Path(__file__).parent.parent / "docs"
+    rows = re.findall(r"^\| `(\w+)` \| ([\w.-]+) \| (.*) \|$", (docs / "training.md").read_text(), re.MULTILINE)
+    defaults = {
+        name: "none" if value in (None, []) else str(value).lower() for name, value in Config().to_dict().items()
+    }
+    assert {name: default for name, default, _ in rows} == defaults
+    page = (docs / "cli.md").read_text()
+    for name, config in PRESETS.items():
+        layers = ", ".join(f"`{layer}`" for layer in config.layers)
+        row = f"| `{name}` | `{config.network}` | {layers} | {f'`{config.chart}`' if config.chart else ''} |"
+        assert " ".join(row.split()) in page
 
 
 # Using a model

@@ -12,7 +12,7 @@ import typer
 from equivariant_transformers.checkpoint import CheckpointError
 from equivariant_transformers.cli import audit, console, data, evaluate, info, predict, train
 
-EXPECTED = (CheckpointError, OSError, ValueError)
+EXPECTED = (CheckpointError, ModuleNotFoundError, OSError, RuntimeError, ValueError)
 """Errors whose message says all; of others the kind is named too."""
 
 app = typer.Typer(
@@ -62,7 +62,7 @@ def _explain(error: Any) -> int:
         if message:  # else Typer has printed the help
             console.error(f"{message}. Try {context.command_path if context else 'et'} --help")
         return console.WRONG_USAGE
-    if isinstance(error, ModuleNotFoundError):
+    if isinstance(error, ModuleNotFoundError) and "pip install" not in str(error):
         console.error(f"{error}: pip install 'equivariant-transformers[train]'")
     elif isinstance(error, EXPECTED):
         console.error(str(error))
