@@ -250,9 +250,11 @@ def test_help_has_every_field_with_its_docstring(et, monkeypatch):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_complete(name):
+    assert set(PRESETS) == set(DATASETS)
     config = make_config(name, None, {})
-    size = {"projective-mnist": 64, "affnist": 40, "svhn": 32, "mnist-rts": 42, "sim2mnist": 96}.get(name, 28)
-    channels = 3 if name == "svhn" else 1
+    sizes = {"projective": 64, "affnist": 40, "svhn": 32, "mnist-rts": 42, "sim2mnist": 96}
+    size = next((side for start, side in sizes.items() if name.startswith(start)), 28)
+    channels = 3 if name.startswith("svhn") else 1
     network = build(
         config.network, layers=config.layers, chart=config.chart, in_channels=channels, size=(size, size)
     ).eval()

@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 import equivariant_transformers as et
 
 ROOT = Path(__file__).parent.parent
@@ -29,11 +31,29 @@ def test_the_chart_table_is_true():
         assert share == f"{100 * chart.coverage():.0f} %"
 
 
-def test_the_consistency_table_is_what_was_measured():
+@pytest.mark.parametrize("name", ["table", "trained"])
+def test_the_consistency_tables_are_what_was_measured(name):
     results = json.loads((ROOT / "results" / "consistency.json").read_text())
-    rows = {line.split("|")[1].strip(): line for line in CONSISTENCY.splitlines() if line.startswith("| ")}
-    for condition, figures in results.items():
+    part = CONSISTENCY.partition(f"<!-- {name} -->")[2].partition(f"<!-- end of {name} -->")[0]
+    rows = {line.split("|")[1].strip(): line for line in part.splitlines() if line.startswith("| ")}
+    wanted = {condition: rows for condition, rows in results.items() if ("trained" in condition) == (name == "trained")}
+    assert wanted
+    for condition, figures in wanted.items():
         assert condition in rows["group"]
         for group, row in figures.items():
             shown = f"{row['slope']:.2f} / {row['rms']:.3f} / {row['median']:.3f}"
             assert shown in rows[group].replace("*", ""), (condition, group)
+
+
+def test_the_errors_are_those_of_the_runs():
+    part = CONSISTENCY.partition("<!-- errors -->")[2].partition("<!-- end of errors -->")[0]
+    runs = [json.loads(path.read_text()) for path in (ROOT / "results" / "predictors").glob("*.json")]
+    assert len(runs) == sum(int(line.split("|")[3]) for line in part.splitlines() if "%" in line)
+    for run in runs:
+        (line,) = [
+            line
+            for line in part.splitlines()
+            if line.startswith(f"| {run['config']['predictor']} | {run['config']['averaging'] or 'none'} ")
+        ]
+        assert f"{run['validation_error']:.2f}" in line
+        assert f"{run['test_error']:.2f}" in line

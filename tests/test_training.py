@@ -249,6 +249,15 @@ def test_averaged_weights_are_evaluated_and_resumed(tmp_path):
     assert_same(train([resumed])[0], results[0], resumed, averaged)
 
 
+def test_a_job_brings_its_own_loss():
+    run = job(CONFIG.replace(epochs=1))
+    run.loss = lambda logits, _: 0.0 * logits.sum() + 7.0
+    before = weights(run).clone()
+    (result,) = train([run])
+    assert result.history[0]["loss"] == 7.0
+    assert torch.equal(weights(run), before)
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("change", [{}, {"precision": "bfloat16", "compile": True, "averaging": 0.9}])
 def test_runs_share_a_gpu(tmp_path, change):

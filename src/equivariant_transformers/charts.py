@@ -108,15 +108,16 @@ class Chart:
     def row_weights(self) -> Tensor:
         """How much each row of the grid tells about the pose: `(height,)`, float32, summing to 1.
 
-        A row of the picture is an orbit (one value of the second coordinate). It counts by the area of the image that
-        it covers, so that singular rows count for nothing, and less the more of its area lies beyond the range of the
-        first coordinate, where content could come and go unseen, or so close to the singular set that pixels blur it.
+        A row of the picture is an orbit (one value of the second coordinate). It counts by the square of the area of the
+        image that it covers, so that singular rows count for nothing, and less the more of its area lies beyond the
+        range of the first coordinate, where content could come and go unseen, or so close to the singular set that
+        pixels blur it.
         """
         (low, high), _ = self.ranges
         reach = 0 if self.periodic[0] else (high - low) / 2
         area = self._row_areas((low - reach, high + reach), 0.0)
         useful = self._row_areas((low, high), _BLURRED)
-        weights = useful * (useful / area.clamp_min(1e-12)).clamp(max=1) ** 8
+        weights = (useful * (useful / area.clamp_min(1e-12)).clamp(max=1) ** 8) ** 2
         return (weights / weights.sum().clamp_min(1e-12)).float()
 
     def _row_areas(self, bounds: Range, margin: float, samples: int = 512) -> Tensor:
@@ -302,7 +303,7 @@ _ROWS = (
     _row(
         "x_perspective",
         (at.x_perspective, at.from_x_perspective, at.x_of),
-        ((1, 14.25), _RAYS),
+        ((1, 14.5), _RAYS),
         sheets=2,
         sheet_of=at.left,
         mirrored=True,
@@ -310,7 +311,7 @@ _ROWS = (
     _row(
         "y_perspective",
         (at.y_perspective, at.from_y_perspective, at.y_of),
-        ((1, 14.25), _RAYS),
+        ((1, 14.5), _RAYS),
         sheets=2,
         sheet_of=at.above,
         mirrored=True,

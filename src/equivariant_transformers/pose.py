@@ -58,7 +58,7 @@ class ConsistentPredictor(nn.Module):
         self.norm2 = ScaleNorm(channels)
         self.activation2 = CentredActivation(channels)
         self.maps = nn.ModuleList(nn.Conv1d(channels, 1, 3, bias=False) for _ in range(self.poses))
-        self.log_excess = nn.Parameter(torch.full((self.poses,), math.log(0.35)))  # p = 1.35 at first
+        self.log_excess = nn.Parameter(torch.full((self.poses,), math.log(0.25)))  # p = 1.25 at first
         self.bias = nn.Parameter(torch.zeros(self.poses))
         blur = torch.softmax(-torch.arange(-3.0, 4.0).square() / 2, 0)
         self.register_buffer("blur", blur, persistent=False)

@@ -7,6 +7,8 @@ from pathlib import Path
 from equivariant_transformers.groups import lookup
 from equivariant_transformers.training import Config
 
+_AFFNIST = Config(dataset="affnist", network="affnist", layers=("cartesian",), chart="log_polar", background="black")
+_SVHN = Config(dataset="svhn", network="resnet10", layers=("cartesian", "log_polar", "x_scale"))
 PRESETS: dict[str, Config] = {
     config.dataset: config
     for config in (
@@ -16,15 +18,17 @@ PRESETS: dict[str, Config] = {
             chart="log_polar",
             background="black",
         ),
-        Config(dataset="affnist", network="affnist", layers=("cartesian",), chart="log_polar", background="black"),
-        Config(dataset="svhn", network="resnet10", layers=("cartesian", "log_polar", "x_scale")),
+        _AFFNIST,
+        _AFFNIST.replace(dataset="affnist-centred"),
+        _SVHN,
+        _SVHN.replace(dataset="svhn-extra", epochs=150),
         Config(dataset="mnist", network="resnet10", background="black"),
         Config(dataset="rotated-mnist", network="resnet10", layers=("rotation",), background="black"),
         Config(dataset="mnist-rts", network="resnet10", layers=("cartesian", "log_polar"), background="black"),
         Config(dataset="sim2mnist", layers=("cartesian",), chart="log_polar", background="black"),
     )
 }
-"""What `et train NAME` begins with. The first three are the paper's; the paper has no runs on the others."""
+"""What `et train NAME` begins with."""
 
 
 def preset(name: str) -> Config:

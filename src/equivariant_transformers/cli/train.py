@@ -68,7 +68,7 @@ def train(
         except Stopped as stopped:
             raise _interrupted(stopped, directory) from None
         parameters = sum(parameter.numel() for parameter in job.module.parameters())
-        record = results.record(result, parameters=parameters, origin=splits.train.origin)
+        record = results.record(result, parameters=parameters, origin=splits.train.origin, together=1)
         if console.speaks():
             results.write(record, directory / "result.json")
             if result.failure is None:

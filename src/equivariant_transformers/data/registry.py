@@ -45,21 +45,29 @@ def _from_mnist(name: str, summary: str, load: Callable[..., Splits]) -> Source:
     return Source(name=name, summary=summary, licence=licence, download_bytes=15_513_529, load=load, files=_MNIST)
 
 
+def _svhn(name: str, summary: str, *files: str) -> Source:
+    return Source(
+        name=name,
+        summary=summary,
+        licence="non-commercial use only",
+        download_bytes=sum(FILES[file].bytes for file in files),
+        load=partial(svhn, extra=True) if "extra" in files else svhn,
+        files=tuple(f"svhn/{FILES[file].file}" for file in files),
+    )
+
+
 _SOURCES = (
     _from_mnist("mnist", "handwritten digits, 28 x 28", mnist),
     _from_mnist("projective-mnist", "the paper's benchmark: digits in perspective and more, 64 x 64", projective_mnist),
     _from_mnist("affnist", "moved digits to learn from, digits under affine maps to test on, 40 x 40", affnist),
+    _from_mnist(
+        "affnist-centred", "the same test, after learning from digits in the middle", partial(affnist, "centred")
+    ),
     _from_mnist("rotated-mnist", "digits turned by any angle, 28 x 28", rotated_mnist),
     _from_mnist("mnist-rts", "digits turned by up to 45 degrees, scaled and moved, 42 x 42", mnist_rts),
     _from_mnist("sim2mnist", "digits turned by any angle, enlarged and moved, 96 x 96, no clutter", sim2mnist),
-    Source(
-        name="svhn",
-        summary="digits of house numbers in photographs, 32 x 32, colour; extra=True adds 1.3 GB",
-        licence="non-commercial use only",
-        download_bytes=FILES["train"].bytes + FILES["test"].bytes,
-        load=svhn,
-        files=tuple(f"svhn/{FILES[part].file}" for part in ("train", "test")),
-    ),
+    _svhn("svhn", "digits of house numbers in photographs, 32 x 32, colour", "train", "test"),
+    _svhn("svhn-extra", "the same with 531,131 more, easier ones to learn from", "train", "test", "extra"),
 )
 DATASETS: dict[str, Source] = {source.name: source for source in _SOURCES}
 """The data sets, by name."""

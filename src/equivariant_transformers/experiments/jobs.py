@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from equivariant_transformers import data
+from equivariant_transformers import data, models
 from equivariant_transformers.classifier import Card
 from equivariant_transformers.data import ImageSet, Loader, Splits
 from equivariant_transformers.groups import lookup
@@ -80,4 +81,5 @@ def make_job(config: Config, splits: Splits, *, directory: Path | None = None, n
         test=test,
         directory=directory,
         name=name,
+        loss=models.margin_loss if config.network == "capsule" else F.cross_entropy,
     )

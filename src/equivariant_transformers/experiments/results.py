@@ -8,8 +8,10 @@ import math
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -18,6 +20,17 @@ from equivariant_transformers.files import atomic_write
 from equivariant_transformers.training import Config, Result
 
 _MACHINE = ("device",)  # fields that do not change what a run is
+_UNRELATED_TO_COST = (
+    "seed",
+    "data_seed",
+    "epochs",
+    "learning_rate",
+    "decay",
+    "dropout",
+    "weight_decay",
+    "averaging",
+    "device",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +51,14 @@ class Record:
     torch: str
     commit: str
     failure: str | None = None
+    """Why the run ended early, if it did."""
+    together: int = 1
+    """How many runs shared the device."""
+
+    @property
+    def settings(self) -> str:
+        """How the device computed, in words."""
+        return f"{self.config.precision}, {'compiled' if self.config.compile else 'not compiled'}"
 
 
 def key(config: Config) -> str:
@@ -48,7 +69,7 @@ def key(config: Config) -> str:
     return "-".join([*words, f"{len(config.layers)}layers", f"x{config.copies}", f"seed{config.seed}", digest])
 
 
-def record(result: Result, *, parameters: int, origin: str) -> Record:
+def record(result: Result, *, parameters: int, origin: str, together: int) -> Record:
     """What is kept of a `result`."""
     return Record(
         config=result.config,
@@ -60,10 +81,11 @@ def record(result: Result, *, parameters: int, origin: str) -> Record:
         seconds=round(sum(entry["seconds"] for entry in result.history), 1),
         parameters=parameters,
         origin=origin,
-        device=torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or "cpu",
+        device=device_name(),
         torch=torch.__version__.split("+")[0],
-        commit=_commit(),
+        commit=commit(),
         failure=result.failure,
+        together=together,
     )
 
 
@@ -90,20 +112,47 @@ def to_dict(entry: Record) -> dict[str, Any]:
 
 def load(path: Path) -> Record:
     """The record in a file."""
-    fields = json.loads(path.read_text())
+    return _from_fields(json.loads(path.read_text()))
+
+
+def load_all(root: Path) -> dict[str, Record]:
+    """The records in the folders in `root`, by key; JSON files of other kinds are passed over."""
+    entries = (json.loads(path.read_text()) for path in sorted(root.glob("*/*.json")))
+    records = (_from_fields(fields) for fields in entries if "validation_errors" in fields)
+    return {key(entry.config): entry for entry in records}
+
+
+def base(config: Config) -> Config:
+    """What runs with other seeds and on other machines have in common with `config`."""
+    return config.replace(seed=0, device="auto", precision="float32", compile=False)
+
+
+def estimate(config: Config, records: Iterable[Record]) -> float | None:
+    """Seconds that training `config` alone takes here, from `records` of networks like it; None if there are none."""
+
+    def cost(wanted: Config) -> dict[str, Any]:
+        return {name: value for name, value in wanted.to_dict().items() if name not in _UNRELATED_TO_COST}
+
+    wanted, here = cost(config), device_name()
+    alike = [entry for entry in records if entry.device == here and cost(entry.config) == wanted and entry.losses]
+    if not alike:
+        return None
+    return config.epochs * fmean(entry.seconds / entry.together / len(entry.losses) for entry in alike)
+
+
+def device_name() -> str:
+    """What computes here, as records name it."""
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or "cpu"
+
+
+def _from_fields(fields: dict[str, Any]) -> Record:
     for name in ("test_error", "validation_error"):
         fields[name] = math.nan if fields[name] is None else fields[name]
     losses = [math.nan if loss is None else loss for loss in fields["losses"]]
     return Record(**{**fields, "losses": losses, "config": Config.from_dict(fields["config"])})
 
 
-def find(config: Config, folder: Path) -> Record | None:
-    """The finished run of `config`, if `folder` holds it."""
-    path = folder / f"{key(config)}.json"
-    return load(path) if path.exists() else None
-
-
-def _commit() -> str:
+def commit() -> str:
     """The commit of the code: what ET_COMMIT says on machines without the repository, else what git does."""
     if "ET_COMMIT" in os.environ:
         return os.environ["ET_COMMIT"]

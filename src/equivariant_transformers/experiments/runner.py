@@ -4,50 +4,134 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 from equivariant_transformers.data import Splits
 from equivariant_transformers.experiments import results
+from equivariant_transformers.experiments.display import Display
 from equivariant_transformers.experiments.jobs import find_device, load_data, make_job
-from equivariant_transformers.training import Config, Progress, Stopped, train
+from equivariant_transformers.experiments.results import Record
+from equivariant_transformers.files import atomic_write
+from equivariant_transformers.training import Config, Stopped, train
 
-Report = Callable[[Progress], None]
+_START = {False: 10.0, True: 60.0}  # seconds before the first step and for the test, plain and compiled
+CRASH = ".crash.txt"
+"""How the names of files end that tell of a run that an error ended."""
 
 
 def run(
     configs: Sequence[Config],
     *,
     folder: Path,
-    checkpoints: Path,
+    checkpoints: Path | None,
     together: int = 1,
     budget: float = math.inf,
-    report: Report | None = None,
-) -> list[results.Record]:
-    """Train and test each of `configs` whose result is not in `folder` yet, and return the records of all.
+    display: Display | None = None,
+) -> list[Record]:
+    """Train and test each of `configs` that has no result yet, and return the records of all that have one.
 
-    Runs on the same data share it, up to `together` at a time. After `budget` seconds `Stopped` is raised: what is
-    finished is in `folder`, what is not goes on from its checkpoint the next time.
+    Results are looked for in all folders beside `folder`, into which new ones go. Runs on the same data share it, up to
+    `together` at a time on a GPU. After `budget` seconds `Stopped` is raised: what is finished is in `folder`; what is
+    not goes on from its checkpoint the next time. Without `checkpoints` nothing could go on, so that no run is started
+    which, as far as finished ones tell, would not end in time.
+
+    A run that an error ends leaves the error in `folder`, in a file of its own, and is tried again the next time; the
+    others go on.
     """
     deadline = time.monotonic() + budget
-    missing = [config for config in configs if results.find(config, folder) is None]
+    known = results.load_all(folder.parent)
+    waiting = [config for config in configs if results.key(config) not in known]
     splits: Splits | None = None
-    previous = None
-    while missing:
-        first = missing[0]
-        batch = [config for config in missing if _data(config) == _data(first)][:together]
-        if _data(first) != previous:
-            splits, previous = load_data(first, find_device(first.device)), _data(first)
+    loaded = None
+    while waiting:
+        batch = _choose(waiting, known, together, deadline - time.monotonic(), resumable=checkpoints is not None)
+        if not batch:
+            raise Stopped(f"out of time, with {len(waiting)} runs to go")
+        waiting = [config for config in waiting if config not in batch]
+        if _data(batch[0]) != loaded:
+            splits = None  # makes room
+            splits, loaded = load_data(batch[0], find_device(batch[0].device)), _data(batch[0])
         assert splits is not None
-        jobs = [make_job(c, splits, directory=checkpoints / results.key(c), name=results.key(c)) for c in batch]
-        for job, result in zip(jobs, train(jobs, report=report, deadline=deadline), strict=True):
-            parameters = sum(parameter.numel() for parameter in job.module.parameters())
-            entry = results.record(result, parameters=parameters, origin=splits.train.origin)
-            results.save(entry, folder)
-        missing = [config for config in missing if config not in batch]
-        if missing and time.monotonic() > deadline:
-            raise Stopped("out of time")
-    return [found for config in configs if (found := results.find(config, folder)) is not None]
+        if display:
+            seconds = [results.estimate(config, known.values()) for config in batch]
+            total = None if None in seconds else sum(filter(None, seconds))
+            display.begin([results.key(config) for config in batch], waiting=len(waiting), estimate=total)
+        known |= _train(batch, splits, folder, checkpoints, deadline, display)
+    return [known[name] for name in map(results.key, configs) if name in known]
+
+
+def _choose(
+    waiting: Sequence[Config], known: dict[str, Record], together: int, seconds: float, *, resumable: bool
+) -> list[Config]:
+    """The next configs to train side by side: on the same data as the first, and done in time if they must be."""
+    batch: list[Config] = []
+    for config in waiting:
+        if seconds <= 0:
+            break
+        if batch and _data(config) != _data(batch[0]):
+            continue
+        cost = 0.0 if resumable else (results.estimate(config, known.values()) or 0.0) + _START[config.compile]
+        if cost <= seconds:
+            batch.append(config)
+            seconds -= cost
+        if len(batch) == (together if find_device(config.device).type == "cuda" else 1):
+            break
+    return batch
+
+
+def _train(
+    batch: Sequence[Config],
+    splits: Splits,
+    folder: Path,
+    checkpoints: Path | None,
+    deadline: float,
+    display: Display | None,
+) -> dict[str, Record]:
+    """Train a batch and save its records; after an error, each run alone."""
+    try:
+        records = _attempt(batch, splits, checkpoints, deadline, display)
+    except Stopped:
+        raise
+    except Exception as error:
+        story, summary = traceback.format_exc(), f"{type(error).__name__}: {error}"
+    else:
+        for entry in records.values():
+            path = results.save(entry, folder)
+            path.with_name(path.stem + CRASH).unlink(missing_ok=True)
+        return records
+    # Here the exception is gone, and with it the memory that the runs had.
+    if len(batch) > 1:
+        alone = (_train([config], splits, folder, checkpoints, deadline, display) for config in batch)
+        return {name: entry for records in alone for name, entry in records.items()}
+    name = results.key(batch[0])
+    with atomic_write(folder / (name + CRASH)) as file:
+        file.write(story.encode())
+    if display:
+        display.say(f"{name} crashed: {summary}")
+    return {}
+
+
+def _attempt(
+    batch: Sequence[Config], splits: Splits, checkpoints: Path | None, deadline: float, display: Display | None
+) -> dict[str, Record]:
+    names = [results.key(config) for config in batch]
+    jobs = [
+        make_job(config, splits, directory=checkpoints and checkpoints / name, name=name)
+        for config, name in zip(batch, names, strict=True)
+    ]
+    outcomes = train(jobs, report=display, deadline=deadline)
+    origin = "; tested on: ".join(dict.fromkeys((splits.train.origin, splits.test.origin)))
+    return {
+        job.name: results.record(
+            outcome,
+            parameters=sum(parameter.numel() for parameter in job.module.parameters()),
+            origin=origin,
+            together=len(batch),
+        )
+        for job, outcome in zip(jobs, outcomes, strict=True)
+    }
 
 
 def _data(config: Config) -> tuple[object, ...]:

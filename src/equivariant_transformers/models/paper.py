@@ -19,6 +19,7 @@ from equivariant_transformers.layers import (
     SpatialTransformer,
 )
 from equivariant_transformers.models.affnist import AffNISTCNN
+from equivariant_transformers.models.capsule import CapsuleNetwork
 from equivariant_transformers.models.resnet import resnet10, resnet18, resnet34
 from equivariant_transformers.models.z2cnn import Z2CNN
 from equivariant_transformers.pose import PREDICTORS, DirectPredictor, SoftmaxPredictor
@@ -29,6 +30,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "resnet10": resnet10,
     "resnet18": resnet18,
     "resnet34": resnet34,
+    "capsule": CapsuleNetwork,
 }
 """The classifiers, by name."""
 
@@ -83,7 +85,7 @@ def build(
         classes: how many logits.
         size: height and width of the images.
         strides: of the convolutions of the paper's predictors; (1, 1) on SVHN.
-        dropout: of the classifier.
+        dropout: of the classifier; capsules have none.
         background: the value of the normalised images outside their frame; None takes the mean of each image's border.
 
     >>> import torch
@@ -95,7 +97,8 @@ def build(
         raise ValueError(f"layers are a list of names, got {layers!r}; did you mean [{layers!r}]?")
     view = None if chart is None else _view(chart, size)
     sheets, wraps = (1, (False, False)) if view is None else (view.sheets, view.periodic)
-    classifier = lookup(NETWORKS, network, "network")(in_channels * sheets, classes, dropout=dropout, wraps=wraps)
+    options = {"size": size} if network == "capsule" else {"dropout": dropout, "wraps": wraps}
+    classifier = lookup(NETWORKS, network, "network")(in_channels * sheets, classes, **options)
     lookup(PREDICTORS, predictor, "predictor")
     if layers:
         made = [_layer(name, predictor, in_channels, size, strides) for name in layers]

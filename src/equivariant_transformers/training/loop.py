@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from equivariant_transformers import checkpoint
 from equivariant_transformers.training import distributed
 from equivariant_transformers.training.config import Config
 from equivariant_transformers.training.diagnosis import diagnose
-from equivariant_transformers.training.run import Batches, Evaluation, Run
+from equivariant_transformers.training.run import Batches, Evaluation, Loss, Run
 
 CHECKPOINT = "checkpoint.safetensors"
-_DIVERGED = 50.0  # a mean cross entropy that no network in training has
+_DIVERGED = 50.0  # a mean loss that no network in training has
 
 
 class Stopped(Exception):  # noqa: N818 (like StopIteration, it is no failure)
@@ -41,6 +42,7 @@ class Job:
     directory: Path | None = None
     """Where checkpoints go; None to keep none."""
     name: str = "run"
+    loss: Loss = F.cross_entropy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +125,7 @@ class _Running:
         self.step = 0
         self.steps = len(job.train)
         self.result = Result(config=job.config)
-        self.run = Run(job.module, job.train, job.config)
+        self.run = Run(job.module, job.train, job.config, job.loss)
         self.evaluation = Evaluation(self.run.averaged, job.validation, job.config, capture=True)
         self.best = _copy(job.module.state_dict())
         self.started = time.monotonic()

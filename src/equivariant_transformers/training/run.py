@@ -15,6 +15,9 @@ from equivariant_transformers.training import distributed
 from equivariant_transformers.training.config import Config
 from equivariant_transformers.training.replay import Replay
 
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""From logits `(B, classes)` and labels `(B,)` to what is minimised."""
+
 
 class Batches(Protocol):
     """What training needs of a loader; `data.Loader` is one."""
@@ -75,10 +78,11 @@ class Run:
     finds its own place in the epoch, so that nothing waits for the host.
     """
 
-    def __init__(self, module: nn.Module, loader: Batches, config: Config) -> None:
+    def __init__(self, module: nn.Module, loader: Batches, config: Config, loss: Loss = F.cross_entropy) -> None:
         self.module = module
         self.loader = loader
         self.config = config
+        self.criterion = loss
         self.order = loader.epoch(0)
         self.device = self.order.device
         self.network = distributed.replicate(module, self.device)
@@ -157,7 +161,7 @@ class Run:
         indices = self.order.index_select(0, self.position[None])[0]
         images, labels = self.loader.batch(indices)
         self.optimizer.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(_forward(self.network, images, self.config).float(), labels)
+        loss = self.criterion(_forward(self.network, images, self.config).float(), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         if self.config.averaging:
@@ -215,6 +219,7 @@ def _compiled() -> Callable[[nn.Module, Tensor], Tensor]:
         logits: Tensor = module(images)
         return logits
 
+    torch._dynamo.config.recompile_limit = 256  # networks of so many makes; beyond it, they would silently not compile
     # Channels last also where the compiler thinks that 32 channels are too few for it: they are not.
     options: dict[str, Any] | None = {"force_layout_optimization": True} if torch.cuda.is_available() else None
     return torch.compile(forward, dynamic=False, options=options)

@@ -1,0 +1,95 @@
+"""One command for each table and figure."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from equivariant_transformers.experiments import report, rotation
+from equivariant_transformers.experiments.display import Display
+from equivariant_transformers.experiments.figures import FIGURES, NothingToDraw
+from equivariant_transformers.experiments.jobs import find_device
+from equivariant_transformers.experiments.paper import EXPERIMENTS
+from equivariant_transformers.experiments.runner import CRASH, run
+from equivariant_transformers.groups import lookup
+from equivariant_transformers.training import Stopped
+
+NAMES = (*EXPERIMENTS, rotation.NAME, *FIGURES)
+"""Everything that can be reproduced."""
+
+
+def reproduce(
+    name: str,
+    *,
+    results: Path = Path("results"),
+    checkpoints: Path | None = Path("runs"),
+    budget: float = math.inf,
+    together: int | None = None,
+    only: str | None = None,
+    seeds: int | None = None,
+    fast: bool = False,
+    device: str = "auto",
+    out: Path = Path("out"),
+) -> bool:
+    """Make the table or figure called `name` as far as `budget` seconds allow, and print it; whether nothing crashed.
+
+    Interrupted runs go on, finished ones are not repeated. Results from several machines merge by copying their files.
+
+    Args:
+        name: one of `NAMES`.
+        results: the folder of the result files.
+        checkpoints: where the state of runs is kept; None where it would be lost, so that no run is started that is
+            known not to end in time.
+        budget: seconds after which everything is saved and stops.
+        together: how many runs share a GPU; the experiment's own number by default.
+        only: run this row of the table alone.
+        seeds: how many runs for each cell; the experiment's own number by default.
+        fast: compile the networks and use bfloat16, for GPUs; records and report say so.
+        device: a torch device, or auto.
+        out: the folder that figures are drawn into.
+    """
+    lookup(dict.fromkeys(NAMES), name, "experiment")
+    if name in FIGURES:
+        path = out / f"{name}.png"
+        try:
+            FIGURES[name](results, path)
+            print(path)
+        except NothingToDraw as nothing:
+            print(f"nothing to draw: {nothing}")
+        return True
+    display = Display(budget)
+    try:
+        if name == rotation.NAME:
+            rotation.reproduce(results, device=find_device(device), budget=budget, say=display.say)
+        else:
+            experiment = EXPERIMENTS[name]
+            configs = experiment.configs(seeds=seeds, only=only, fast=fast)
+            run(
+                [config.replace(device=device) for config in configs],
+                folder=results / name,
+                checkpoints=checkpoints,
+                together=experiment.together if together is None else together,
+                budget=budget,
+                display=display,
+            )
+    except Stopped as stopped:
+        display.say(f"{stopped}; the same command goes on from here")
+    finally:
+        display.close()
+    print(report.table(name, results))
+    crashes = sorted(path.name for path in (results / name).glob(f"*{CRASH}"))
+    if crashes:
+        print(f"\ncrashed, see {results / name}: {', '.join(crashes)}")
+    return not crashes
+
+
+def write_report(page: Path, *, results: Path = Path("results")) -> None:
+    """Bring the tables of `page`, and the figures beside it that show results, up to date; runs nothing."""
+    report.write_page(page, results)
+    for name in ("figure-learning-rates", "figure-validation", "figure-rotation"):
+        path = page.parent / "figures" / f"{name.removeprefix('figure-').replace('-', '_')}.png"
+        try:
+            FIGURES[name](results, path)
+            print(path)
+        except NothingToDraw as nothing:
+            print(f"{path.name}: {nothing}")

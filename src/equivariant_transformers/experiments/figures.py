@@ -1,0 +1,135 @@
+"""The paper's figures, drawn from result files, data sets and charts with matplotlib (in the `train` extra)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from equivariant_transformers import charts, data, viz
+from equivariant_transformers.experiments import results, rotation
+from equivariant_transformers.experiments.paper import EXPERIMENTS
+from equivariant_transformers.experiments.report import cell_records
+from equivariant_transformers.files import atomic_write
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = {"ET": viz.POSE_COLOUR, "ST": viz.INVARIANT_COLOUR}
+CHARTS = ("rotation", "dilation", "x_shear", "hyperbolic_rotation", "x_perspective")
+"""Those of the paper's figure of coordinates."""
+
+
+Cells = dict[tuple[str, str], list[results.Record]]
+
+
+class NothingToDraw(Exception):  # noqa: N818 (there is no failure)
+    """No result file holds what a figure shows."""
+
+
+def learning_rates(root: Path, path: Path) -> None:
+    """The lowest, the mean and the highest of the runs' best validation errors against the learning rate."""
+    found, settings = _found("learning-rates", root)
+    with _picture(path) as (axes,):
+        for row in dict.fromkeys(row for row, _ in found):
+            points = sorted(
+                (records[0].config.learning_rate, [record.validation_error for record in records])
+                for (name, _), records in found.items()
+                if name == row
+            )
+            rates = [rate for rate, _ in points]
+            low, mean, high = ([pick(values) for _, values in points] for pick in (min, fmean, max))
+            seeds = sorted({len(values) for _, values in points})
+            label = f"{row} ({' to '.join(str(n) for n in dict.fromkeys((seeds[0], seeds[-1])))} runs a point)"
+            axes.fill_between(rates, low, high, color=COLOURS[row], alpha=0.2, linewidth=0)
+            axes.plot(rates, mean, color=COLOURS[row], marker="o", label=label)
+        axes.set(xscale="log", xlabel="learning rate", ylabel="best validation error, %", title=settings)
+        axes.legend()
+
+
+def validation_curves(root: Path, path: Path) -> None:
+    """Validation error against the epoch for the rows of table 1 with one version, mean over seeds."""
+    found, settings = _found("table1", root, "1 version")
+    with _picture(path) as (axes,):
+        for (row, _), records in found.items():
+            epochs = min(len(record.validation_errors) for record in records)
+            mean = [fmean(record.validation_errors[epoch] for record in records) for epoch in range(epochs)]
+            axes.plot(range(1, epochs + 1), mean, linewidth=1, label=f"{row} (n = {len(records)})")
+        axes.set(xlabel="epoch", ylabel="validation error, %", yscale="log", title=settings)
+        axes.legend()
+
+
+def rotations(root: Path, path: Path) -> None:
+    """Predicted against true rotation, a faint line a digit and the first one thick, the ideal dotted."""
+    entries = rotation.load(root)
+    if not entries:
+        raise NothingToDraw(f"there are no results in {root / rotation.NAME}")
+    with _picture(path, len(entries)) as panels:
+        for axes, entry in zip(panels, entries, strict=True):
+            true, predicted = (torch.tensor(entry[name]) for name in ("true", "predicted"))  # (n,) and (digits, n)
+            axes.plot(true, true, color="black", linestyle=":", zorder=3)
+            axes.plot(true, predicted.T, color=viz.INVARIANT_COLOUR, linewidth=0.8, alpha=0.3)
+            axes.plot(true, predicted[0], color=viz.POSE_COLOUR, linewidth=2)
+            axes.set(title=str(entry["title"]).replace(", ", "\n"), xlabel="true rotation", ylim=(-6.4, 6.4))
+        panels[0].set_ylabel("predicted change of pose")
+
+
+def coordinates(root: Path, path: Path) -> None:
+    """Lines of equal pose (red) and of equal invariant (blue) of five charts."""
+    with _picture(path, len(CHARTS)) as panels:
+        for axes, name in zip(panels, CHARTS, strict=True):
+            viz.coordinate_lines(charts.chart(name), axes)
+            axes.set_title(name.replace("_", " "))
+
+
+def dataset(root: Path, path: Path) -> None:
+    """Images of every class of Projective MNIST."""
+    from equivariant_transformers.data.sheet import contact_sheet
+
+    sheet = contact_sheet(data.load("projective-mnist", test_copies=1).train)
+    with atomic_write(path) as file:
+        sheet.save(file, "PNG")
+
+
+FIGURES: dict[str, Callable[[Path, Path], None]] = {
+    "figure-learning-rates": learning_rates,
+    "figure-validation": validation_curves,
+    "figure-rotation": rotations,
+    "figure-coordinates": coordinates,
+    "figure-data": dataset,
+}
+"""What draws each figure from the folder of results into a PNG file, by name."""
+
+
+def _found(name: str, root: Path, column: str | None = None) -> tuple[Cells, str]:
+    """The runs of an experiment that ended well, by (row, column), and their settings: those that most runs have."""
+    found: Cells = {
+        (cell.row, cell.column): [record for record in records if record.failure is None]
+        for cell, records in cell_records(EXPERIMENTS[name], results.load_all(root).values()).items()
+        if column in (None, cell.column)
+    }
+    counts = Counter(record.settings for records in found.values() for record in records)
+    if not counts:
+        raise NothingToDraw(f"there are no results of {name} in {root}")
+    settings = counts.most_common(1)[0][0]
+    alike = {at: [record for record in records if record.settings == settings] for at, records in found.items()}
+    return {at: records for at, records in alike.items() if records}, settings
+
+
+@contextmanager
+def _picture(path: Path, panels: int = 1) -> Iterator[list[Axes]]:
+    """Axes beside each other, saved as a PNG file at the end."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.2 * panels, 3.4) if panels > 1 else (7, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    made: Any = figure.subplots(1, panels, squeeze=False)
+    yield list(made[0])
+    with atomic_write(path) as file:
+        figure.savefig(file, dpi=110, format="png")

@@ -1,0 +1,123 @@
+"""Tables of what was measured beside what the paper says, made from the result files alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from statistics import fmean, stdev
+
+from equivariant_transformers.experiments import results, rotation
+from equivariant_transformers.experiments.display import show_duration
+from equivariant_transformers.experiments.paper import EXPERIMENTS, Cell, Experiment
+from equivariant_transformers.experiments.results import Record
+from equivariant_transformers.files import atomic_write
+
+END = "<!-- end -->"
+
+
+def write_page(page: Path, root: Path) -> None:
+    """Put the tables of the results in `root` between the marks of a markdown page; what is around them stays."""
+    filled = fill(page.read_text(), root)
+    with atomic_write(page) as file:
+        file.write(filled.encode())
+
+
+def fill(text: str, root: Path) -> str:
+    """`text` with the table of each experiment between `<!-- its name -->` and `<!-- end -->`."""
+    for name in (*EXPERIMENTS, rotation.NAME):
+        mark = f"<!-- {name} -->"
+        if mark in text:
+            before, rest = text.split(mark, 1)
+            _, found, after = rest.partition(END)
+            if not found:
+                raise ValueError(f"the page has {mark} without {END} after it")
+            text = f"{before}{mark}\n{table(name, root)}\n{END}{after}"
+    return text
+
+
+def table(name: str, root: Path) -> str:
+    """The table of the experiment called `name` from the results in `root`, as markdown."""
+    if name == rotation.NAME:
+        return rotation.table(root)
+    experiment = EXPERIMENTS[name]
+    records = cell_records(experiment, results.load_all(root).values())
+    settings = sorted({record.settings for found in records.values() for record in found})
+    parts = [
+        _table(experiment, {cell: [r for r in found if r.settings == setting] for cell, found in records.items()})
+        for setting in settings or [""]
+    ]
+    return "\n\n".join(parts)
+
+
+def cell_records(experiment: Experiment, records: Iterable[Record]) -> dict[Cell, list[Record]]:
+    """The records of each cell's runs, by seed, whatever machine and machine settings they were made with."""
+    by_config: dict[object, list[Record]] = {}
+    for record in records:
+        by_config.setdefault(results.base(record.config), []).append(record)
+    return {
+        cell: sorted(by_config.get(results.base(cell.config), ()), key=lambda record: record.config.seed)
+        for cell in experiment.cells
+    }
+
+
+def measured(experiment: Experiment, records: Collection[Record]) -> str:
+    """Mean and standard deviation over the runs of a cell that ended well, with their number.
+
+    Runs that diverged are counted, and left out of the mean.
+    """
+    if not records:
+        return "not measured"
+    values = [experiment.value(record) for record in records if record.failure is None]
+    diverged = f"{len(records) - len(values)} diverged" if len(records) > len(values) else ""
+    if not values:
+        return diverged
+    spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
+    notes = ", ".join(filter(None, (f"n = {len(values)}", diverged)))
+    return f"**{fmean(values):.2f}{spread}** ({notes})"
+
+
+def _table(experiment: Experiment, records: dict[Cell, list[Record]]) -> str:
+    rows = list(dict.fromkeys(cell.row for cell in experiment.cells))
+    columns = list(dict.fromkeys(cell.column for cell in experiment.cells))
+    places = {(cell.row, cell.column): cell for cell in experiment.cells}
+
+    def entry(row: str, column: str) -> str:
+        cell = places.get((row, column))
+        if cell is None:
+            return ""
+        return measured(experiment, records[cell]) + _quote(experiment, cell)
+
+    lines = [
+        f"| {experiment.metric}, % | " + " | ".join(columns) + " |",
+        "|---" * (1 + len(columns)) + "|",
+        *(f"| {row} | " + " | ".join(entry(row, column) for column in columns) + " |" for row in rows),
+        "",
+        _footnote(experiment, [record for found in records.values() for record in found]),
+    ]
+    return "\n".join(lines)
+
+
+def _quote(experiment: Experiment, cell: Cell) -> str:
+    """The paper's figure, as the paper prints it."""
+    if cell.paper is None:
+        return ""
+    return f"<br>paper {cell.paper:g}" if experiment.metric == "test accuracy" else f"<br>paper {cell.paper:.2f}"
+
+
+def _footnote(experiment: Experiment, records: Collection[Record]) -> str:
+    """How many runs stand behind a table, and what they ran on."""
+    wanted = len(experiment.cells) * experiment.seeds
+    if not records:
+        return f"*None of the {wanted} runs of this table has been made yet.*"
+    cells = len({results.base(record.config) for record in records})
+    seconds = [record.seconds for record in records]
+
+    def named(field: str) -> str:
+        return ", ".join(sorted({getattr(record, field) for record in records}))
+
+    return (
+        f"*{len(records)} of {wanted} runs, in {cells} of {len(experiment.cells)} cells; mean ± standard "
+        f"deviation over seeds; {named('device')}; torch {named('torch')}; {named('settings')}; "
+        f"commits {named('commit')}; {show_duration(min(seconds))} to {show_duration(max(seconds))} a run; "
+        f"data {named('origin')}.*"
+    )

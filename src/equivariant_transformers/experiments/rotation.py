@@ -1,0 +1,156 @@
+"""Predicted against true rotation: the paper's first figure, with networks that are told the angles."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from equivariant_transformers.audit import self_consistency
+from equivariant_transformers.data import Loader, Splits
+from equivariant_transformers.data.rotated_mnist import ROTATED, by_recipe
+from equivariant_transformers.experiments import results
+from equivariant_transformers.files import atomic_write
+from equivariant_transformers.layers import EquivariantTransformer, SpatialTransformer
+from equivariant_transformers.models import paper_chart
+from equivariant_transformers.pose import DirectPredictor, SoftmaxPredictor
+from equivariant_transformers.training import Stopped
+
+NAME = "rotation"
+RECIPE = replace(ROTATED, counts=(50_000, 5_000, 10_000), pooled=False)
+EPOCHS = 30
+LEARNING_RATE = 2e-3
+DECAY = 0.9
+DIGITS = 20
+"""How many test digits are turned for the figure."""
+ANGLES = 33
+
+
+class Case(NamedTuple):
+    """One network of the figure."""
+
+    title: str
+    kind: str
+    examples: int
+
+
+CASES = {
+    "plain-10k": Case("plain CNN, 10,000 examples", "direct", 10_000),
+    "plain-50k": Case("plain CNN, 50,000 examples", "direct", 50_000),
+    "softmax-10k": Case("equivariant CNN (softmax), 10,000 examples", "softmax", 10_000),
+    "consistent-10k": Case("equivariant CNN (consistent), 10,000 examples", "consistent", 10_000),
+}
+
+
+def reproduce(
+    root: Path,
+    *,
+    device: torch.device,
+    epochs: int = EPOCHS,
+    budget: float = math.inf,
+    say: Callable[[str], None] = print,
+    data: Callable[[], Splits] | None = None,
+) -> None:
+    """Train those of `CASES` that have no file in the folder `rotation` of `root`, and write what they predict.
+
+    Raises `Stopped` when `budget` seconds are over; the network under way is then lost, which takes minutes to make.
+    """
+    deadline = time.monotonic() + budget
+    load = cache(data or (lambda: by_recipe(RECIPE, device=device)))
+    for name, case in CASES.items():
+        path = root / NAME / f"{name}.json"
+        if path.exists():
+            continue
+        splits = load()
+        torch.manual_seed(0)
+        layer = make_layer(case.kind, splits.train.images.shape[-1]).to(device)
+        started = time.monotonic()
+        loss = regress(layer, splits, case.examples, epochs=epochs, deadline=deadline)
+        seconds = time.monotonic() - started
+        say(f"{case.title}: loss {loss:.4f} after {seconds:.0f} s")
+        test = splits.test.take(torch.arange(min(DIGITS, len(splits.test))))
+        found = self_consistency(layer, test.normalise(test.images), torch.linspace(-math.pi, math.pi, ANGLES))
+        fields = {
+            "title": case.title,
+            "examples": case.examples,
+            "epochs": epochs,
+            "loss": loss,
+            "slope": found.slope.item(),
+            "rms": found.rms.item(),
+            "median": found.median.item(),
+            "true": [round(value, 5) for value in found.theta.tolist()],
+            "predicted": [[round(value, 4) for value in row] for row in found.predicted[0].T.tolist()],
+            "seconds": round(seconds, 1),
+            "origin": splits.train.origin,
+            "device": results.device_name(),
+            "torch": torch.__version__.split("+")[0],
+            "commit": results.commit(),
+        }
+        with atomic_write(path) as file:
+            file.write((json.dumps(fields) + "\n").encode())
+
+
+def make_layer(kind: str, size: int) -> nn.Module:
+    """A layer that reads the rotation of images of `size` x `size` pixels, with random weights."""
+    chart = paper_chart("rotation", (size, size))
+    if kind == "direct":
+        return SpatialTransformer(chart, 1, predictor=DirectPredictor(chart, 1, strides=(1, 1)))
+    if kind == "softmax":
+        return EquivariantTransformer(chart, 1, predictor=SoftmaxPredictor(chart, 1, strides=(1, 1)))
+    return EquivariantTransformer("rotation", 1)
+
+
+def regress(layer: nn.Module, splits: Splits, examples: int, *, epochs: int, deadline: float) -> float:
+    r"""Train `layer` on the first `examples` to minimise $1 - \cos(\hat\theta - \theta)$; returns its last mean."""
+    chosen = splits.train.take(torch.arange(min(examples, len(splits.train))))
+    assert chosen.poses is not None
+    loader = Loader(chosen, batch_size=min(128, len(chosen)))
+    optimizer = torch.optim.Adam(layer.parameters(), lr=LEARNING_RATE, amsgrad=True, fused=True)
+    layer.train()
+    mean = math.nan
+    for epoch in range(epochs):
+        optimizer.param_groups[0]["lr"] = LEARNING_RATE * DECAY**epoch
+        total = torch.zeros((), device=chosen.images.device)
+        for indices in loader.epoch(epoch):
+            loss = angle_loss(layer(loader.batch(indices)[0]).pose[:, 0], chosen.poses[indices, 0])
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            total += loss.detach()
+            if time.monotonic() > deadline:
+                raise Stopped("out of time")
+        mean = total.item() / len(loader)
+    return mean
+
+
+def angle_loss(predicted: Tensor, true: Tensor) -> Tensor:
+    """How far angles `(B,)` are apart: 0 for equal ones, 2 for opposite ones, on average."""
+    return (1 - torch.cos(predicted - true)).mean()
+
+
+def load(root: Path) -> list[dict[str, object]]:
+    """What the result files in the folder `rotation` of `root` hold, in the order of `CASES`."""
+    paths = [root / NAME / f"{name}.json" for name in CASES]
+    return [json.loads(path.read_text()) for path in paths if path.exists()]
+
+
+def table(root: Path) -> str:
+    """Slope and errors of each network, as markdown."""
+    lines = ["| network | slope (ideal 1) | rms error | median error | device, commit |", "|---|---|---|---|---|"]
+    found = {entry["title"]: entry for entry in load(root)}
+    for case in CASES.values():
+        if entry := found.get(case.title):
+            figures = " | ".join(f"{entry[name]:.3f}" for name in ("slope", "rms", "median"))
+            lines.append(f"| {case.title} | {figures} | {entry['device']}, {entry['commit']} |")
+        else:
+            lines.append(f"| {case.title} | not measured | | | |")
+    note = f"*One seed each; {DIGITS} test digits turned by {ANGLES} angles; errors relative to a full turn.*"
+    return "\n".join([*lines, "", note])
