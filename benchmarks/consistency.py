@@ -12,37 +12,23 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
 
 import equivariant_transformers as et
 from equivariant_transformers import checkpoint
 from equivariant_transformers.data import ImageSet
 from equivariant_transformers.experiments.jobs import make_module
 from equivariant_transformers.experiments.results import Record, load
+from equivariant_transformers.probes import THETA, on_canvas
 from equivariant_transformers.training import Config
 
 mnist = importlib.import_module("equivariant_transformers.data.mnist")
 projective_mnist = importlib.import_module("equivariant_transformers.data.projective_mnist")
 
-THETA = {  # the ranges of the paper's table; dilation and scales as far as the content grows
-    "x_translation": (-0.5, 0.5),
-    "y_translation": (-0.5, 0.5),
-    "rotation": (-math.pi, math.pi),
-    "dilation": (-math.log(2), 0.0),
-    "x_scale": (-math.log(2), 0.0),
-    "y_scale": (-math.log(2), 0.0),
-    "hyperbolic_rotation": (-math.log(1.5), math.log(1.5)),
-    "x_shear": (-1.5, 1.5),
-    "y_shear": (-1.5, 1.5),
-    "x_perspective": (-0.6, 0.6),
-    "y_perspective": (-0.6, 0.6),
-}
 CONDITIONS = {  # name -> size, background, predictor, share of the seeds
     "64x64": ((64, 64), 0.0, "consistent", 1.0),
     "32x32": ((32, 32), 0.0, "consistent", 0.3),
@@ -53,15 +39,6 @@ CONDITIONS = {  # name -> size, background, predictor, share of the seeds
 }
 
 Results = dict[str, dict[str, dict[str, float | int]]]
-
-
-def pictures(digits: np.ndarray, pixels: int, background: float) -> torch.Tensor:
-    """Digits on a large canvas, `(n, 1, pixels, pixels)`, from `background` to 1."""
-    inner = pixels * 28 // 64
-    enlarged = F.interpolate(torch.from_numpy(digits)[:, None] / 255, (inner, inner), mode="bicubic").clamp(0, 1)
-    around = (pixels - inner) // 2
-    canvas = F.pad(enlarged, (around, pixels - inner - around, around, pixels - inner - around))
-    return background + (1 - background) * canvas
 
 
 def random_layers(name: str, predictor: str, count: int) -> Iterator[et.EquivariantTransformer]:
@@ -171,7 +148,8 @@ def main() -> None:
         print(f"{condition:24s} {'slope':>7s} {'(min':>7s} {'max)':>7s} {'rms':>7s} {'median':>7s} {'seeds':>6s}")
         rows = results.setdefault(condition, {})
         size, background, predictor, share = CONDITIONS.get(condition, ((64, 64), 0.0, "", 0.0))
-        images = pictures(digits, 448 if max(size) > 128 else 256, background)
+        pixels = 448 if max(size) > 128 else 256
+        images = on_canvas(torch.from_numpy(digits)[:, None] / 255, pixels, background)
         for name in THETA if condition in CONDITIONS else trained[condition][0]:
             if name not in rows:
                 if condition in CONDITIONS:

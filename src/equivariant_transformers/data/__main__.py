@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import ast
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from equivariant_transformers.data import commands, registry
+from equivariant_transformers.data.progress import Progress
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,9 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for verb, summary in (("fetch", "download or make a data set"), ("show", "draw some images of every class")):
         command = verbs.add_parser(verb, help=summary)
         command.add_argument("name")
-        command.add_argument(
-            "--option", action="append", default=[], type=_option, metavar="NAME=VALUE", help="as in examples=10000"
-        )
+        command.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="as in examples=10000")
         if verb == "show":
             command.add_argument("--out", type=Path, help="the PNG file to write, NAME.png if not given")
     given = parser.parse_args(arguments)
@@ -30,8 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(commands.list_datasets())
         return 0
 
-    options = dict(given.option)
     try:
+        options = commands.parse_options(given.option)
         registry.prepare(given.name, **options)
     except ValueError as error:
         parser.error(str(error))
@@ -47,42 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     return 0
-
-
-def _option(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"NAME=VALUE is needed, got {text!r}")
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return name, value
-
-
-class Progress:
-    """Tells on stderr how far something is: as a bar on a terminal, elsewhere as a line for every quarter."""
-
-    def __init__(self) -> None:
-        self.bar = sys.stderr.isatty()
-        self.shown = ("", -1)
-
-    def __call__(self, what: str, share: float) -> None:
-        step = int(share * (40 if self.bar else 4))
-        if (what, step) == self.shown:
-            return
-        self.shown = (what, step)
-        if self.bar:
-            print(f"\r{what} [{'#' * step:40}] {share:4.0%}", end="", file=sys.stderr, flush=True)
-            if share >= 1:
-                self.stop()
-        else:
-            print(f"{what}: {share:.0%}", file=sys.stderr, flush=True)
-
-    def stop(self) -> None:
-        """End the line of the bar, if there is one."""
-        if self.bar and self.shown[0]:
-            print(file=sys.stderr)
-            self.shown = ("", -1)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from equivariant_transformers.data.registry import DATASETS, load
+
+
+def parse_options(texts: Sequence[str]) -> dict[str, Any]:
+    """The options in texts like `examples=10000`.
+
+    >>> parse_options(["extra=True", "root=somewhere"])
+    {'extra': True, 'root': 'somewhere'}
+    """
+    options: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"an option is NAME=VALUE, got {text!r}")
+        try:
+            options[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            options[name] = value
+    return options
 
 
 def list_datasets() -> str:

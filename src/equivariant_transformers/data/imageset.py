@@ -80,10 +80,7 @@ class ImageSet:
 
     @cached_property
     def _scale_and_shift(self) -> tuple[Tensor, Tensor]:
-        scale = [1 / std for std in self.std]
-        shift = [-mean / std for mean, std in zip(self.mean, self.std, strict=True)]
-        both = torch.tensor([scale, shift], device=self.images.device)
-        return both[0].reshape(1, -1, 1, 1), both[1].reshape(1, -1, 1, 1)
+        return scale_and_shift(self.mean, self.std, self.images.device)
 
 
 class Splits(NamedTuple):
@@ -92,6 +89,21 @@ class Splits(NamedTuple):
     train: ImageSet
     validation: ImageSet
     test: ImageSet
+
+
+def scale_and_shift(
+    mean: tuple[float, ...], std: tuple[float, ...], device: torch.device | None = None
+) -> tuple[Tensor, Tensor]:
+    """The factor and the summand, `(1, C, 1, 1)` each, that give bytes mean 0 and deviation 1.
+
+    >>> scale, shift = scale_and_shift((100.0,), (50.0,))
+    >>> (200 * scale + shift).item()
+    2.0
+    """
+    scale = [1 / deviation for deviation in std]
+    shift = [-middle / deviation for middle, deviation in zip(mean, std, strict=True)]
+    both = torch.tensor([scale, shift], device=device)
+    return both[0].reshape(1, -1, 1, 1), both[1].reshape(1, -1, 1, 1)
 
 
 def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from equivariant_transformers.data import cache
 from equivariant_transformers.data.affnist import affnist
 from equivariant_transformers.data.imageset import Splits
-from equivariant_transformers.data.mnist import mnist
+from equivariant_transformers.data.mnist import PARTS, mnist
 from equivariant_transformers.data.projective_mnist import projective_mnist
 from equivariant_transformers.data.rotated_mnist import mnist_rts, rotated_mnist, sim2mnist
 from equivariant_transformers.data.svhn import FILES, svhn
@@ -27,10 +28,21 @@ class Source:
     download_bytes: int
     """What is downloaded the first time."""
     load: Callable[..., Splits]
+    files: tuple[str, ...] = ()
+    """What the download leaves in the cache directory, gzipped or not."""
+
+    @property
+    def present(self) -> bool:
+        """Whether there is nothing to download any more."""
+        return all(any(cache.root().glob(f"{file}*")) for file in self.files)
+
+
+_MNIST = tuple(f"mnist/{part.file}" for part in PARTS.values())
 
 
 def _from_mnist(name: str, summary: str, load: Callable[..., Splits]) -> Source:
-    return Source(name=name, summary=summary, licence="CC BY-SA 3.0", download_bytes=15_513_529, load=load)
+    licence = "CC BY-SA 3.0"
+    return Source(name=name, summary=summary, licence=licence, download_bytes=15_513_529, load=load, files=_MNIST)
 
 
 def _svhn(name: str, summary: str, *files: str) -> Source:
@@ -40,6 +52,7 @@ def _svhn(name: str, summary: str, *files: str) -> Source:
         licence="non-commercial use only",
         download_bytes=sum(FILES[file].bytes for file in files),
         load=partial(svhn, extra=True) if "extra" in files else svhn,
+        files=tuple(f"svhn/{FILES[file].file}" for file in files),
     )
 
 

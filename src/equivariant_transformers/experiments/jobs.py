@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from equivariant_transformers import data, models
+from equivariant_transformers.classifier import Card
 from equivariant_transformers.data import ImageSet, Loader, Splits
+from equivariant_transformers.groups import lookup
 from equivariant_transformers.training import Config, Job, distributed
 
 _EVALUATION_BATCH = {"cuda": 1000, "cpu": 250}
@@ -21,42 +25,43 @@ def find_device(name: str) -> torch.device:
     """The torch device called `name`; auto is the GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"there is no GPU that torch can use for device {name!r}; use cpu or auto")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in _EVALUATION_BATCH:
+        raise ValueError(f"the device is auto, cpu, cuda or one of several GPUs as in cuda:1, got {name!r}")
+    found = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= found:
+        raise ValueError(f"there is no GPU {name!r} that torch can use, it sees {found}; use cpu or auto")
     return device
+
+
+def find_data(name: str) -> Callable[..., Splits]:
+    """What loads the data set called `name`, or the images in a folder."""
+    if Path(name).is_dir():
+        return partial(data.from_folder, name)
+    if Path(name).name != name:
+        raise FileNotFoundError(f"there is no folder {name}")
+    return lookup(data.DATASETS, name, "data set").load
 
 
 def load_data(config: Config, device: torch.device, **options: Any) -> Splits:
     """The parts of the config's data set on `device`; `options` go to the function that loads it."""
-    if Path(config.dataset).is_dir():
-        splits = data.from_folder(config.dataset, seed=config.data_seed, **options)
-    else:
-        known = (
-            inspect.signature(data.DATASETS[config.dataset].load).parameters if config.dataset in data.DATASETS else {}
-        )
-        wanted = {"examples": config.examples, "copies": config.copies, "seed": config.data_seed, "device": device}
-        chosen = {name: value for name, value in wanted.items() if name in known and value is not None}
-        splits = data.load(config.dataset, **chosen, **options)
-    return Splits(*(part.to(device) for part in splits))
+    load = find_data(config.dataset)
+    known = inspect.signature(load).parameters
+    for name, usual in (("examples", None), ("copies", 1)):
+        if getattr(config, name) != usual and name not in known:
+            raise ValueError(f"{config.dataset} does not let you choose {name}: leave it out")
+    wanted = {"examples": config.examples, "copies": config.copies, "seed": config.data_seed, "device": device}
+    chosen = {name: value for name, value in wanted.items() if name in known and value is not None}
+    return Splits(*(part.to(device) for part in load(**chosen, **options)))
 
 
 def make_module(config: Config, images: ImageSet) -> nn.Module:
     """The config's network, made for `images`, with the weights of its seed."""
     torch.manual_seed(config.seed)
-    height, width = images.images.shape[-2:]
-    return models.build(
-        config.network,
-        layers=config.layers,
-        chart=config.chart,
-        predictor=config.predictor,
-        in_channels=images.images.shape[1],
-        classes=len(images.classes),
-        size=(height, width),
-        strides=(2, 1) if min(height, width) > 32 else (1, 1),  # as in the paper, for MNIST and for SVHN
-        dropout=config.dropout,
-        background=images.black if config.background == "black" else None,
-    )
+    return Card.of(config, images).build()
 
 
 def make_job(config: Config, splits: Splits, *, directory: Path | None = None, name: str = "run") -> Job:

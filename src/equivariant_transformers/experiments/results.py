@@ -92,11 +92,22 @@ def record(result: Result, *, parameters: int, origin: str, together: int) -> Re
 def save(entry: Record, folder: Path) -> Path:
     """Write `entry` into `folder`, under the name of its config."""
     path = folder / f"{key(entry.config)}.json"
-    fields: dict[str, Any] = {**vars(entry), "config": entry.config.to_dict()}
-    fields = {name: None if isinstance(v, float) and math.isnan(v) else v for name, v in fields.items()}
-    with atomic_write(path) as file:
-        file.write((json.dumps(fields, indent=1) + "\n").encode())
+    write(entry, path)
     return path
+
+
+def write(entry: Record, path: Path) -> None:
+    """Write `entry` into a file."""
+    with atomic_write(path) as file:
+        file.write((json.dumps(to_dict(entry), indent=1) + "\n").encode())
+
+
+def to_dict(entry: Record) -> dict[str, Any]:
+    """The fields of `entry` as JSON has them, which knows no NaN."""
+    fields: dict[str, Any] = {**vars(entry), "config": entry.config.to_dict()}
+    losses = [loss if math.isfinite(loss) else None for loss in entry.losses]
+    numbers = {name: None if isinstance(v, float) and math.isnan(v) else v for name, v in fields.items()}
+    return {**numbers, "losses": losses}
 
 
 def load(path: Path) -> Record:
@@ -137,7 +148,8 @@ def device_name() -> str:
 def _from_fields(fields: dict[str, Any]) -> Record:
     for name in ("test_error", "validation_error"):
         fields[name] = math.nan if fields[name] is None else fields[name]
-    return Record(**{**fields, "config": Config.from_dict(fields["config"])})
+    losses = [math.nan if loss is None else loss for loss in fields["losses"]]
+    return Record(**{**fields, "losses": losses, "config": Config.from_dict(fields["config"])})
 
 
 def commit() -> str:

@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from equivariant_transformers.conv import wrap_around
 
+_SMALLEST = 50
+
 
 class Z2CNN(nn.Module):
     """Seven layers of 3x3 convolutions and a maximum over the picture.
@@ -47,6 +49,11 @@ class Z2CNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`(B, C, H, W)` to logits `(B, classes)`."""
+        height, width = x.shape[-2:]
+        if (width < _SMALLEST and not self.wraps[0]) or (height < _SMALLEST and not self.wraps[1]):
+            raise ValueError(
+                f"this network needs {_SMALLEST} samples along axes that do not wrap, got {height} x {width} pixels"
+            )
         for layer, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True), 1):
             x = F.relu(norm(conv(wrap_around(x, 1, self.wraps))), inplace=True)
             if layer <= 2:

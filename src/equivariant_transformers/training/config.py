@@ -27,6 +27,7 @@ class Config:
     copies: int = 1
     """Versions of each training image, where the data set makes several."""
     data_seed: int = 0
+    """Of what is drawn at random when the data set is made or split."""
 
     network: str = "z2cnn"
     """Name of the classifier."""
@@ -39,14 +40,18 @@ class Config:
     background: Background = "border"
     """What lies outside an image: the mean of its border, or black."""
     dropout: float = 0.3
+    """The share of features that training leaves out."""
 
     epochs: int = 300
+    """Passes through the training images."""
     batch_size: int = 128
     """Images a step, over all processes."""
     learning_rate: float = 2e-3
+    """In the first epoch, of Adam with AMSGrad."""
     decay: float = 0.99
     """What the learning rate is multiplied by after each epoch."""
     weight_decay: float = 0.0
+    """How strongly weights are drawn to zero, as an L2 penalty."""
     averaging: float = 0.0
     """Evaluate a running average of the weights that keeps this share of itself at each step; 0 for the weights."""
     seed: int = 0

@@ -1,0 +1,71 @@
+"""The commands together, and what becomes of their errors: one line and an exit code."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+import warnings
+from typing import Annotated, Any
+
+import typer
+
+from equivariant_transformers.checkpoint import CheckpointError
+from equivariant_transformers.cli import audit, console, data, evaluate, info, predict, train
+
+EXPECTED = (CheckpointError, ModuleNotFoundError, OSError, RuntimeError, ValueError)
+"""Errors whose message says all; of others the kind is named too."""
+
+app = typer.Typer(
+    name="et",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 training diverged, 130 or 143 interrupted.",
+)
+for command in (train.train, evaluate.evaluate, audit.audit, predict.predict, info.info):
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    app.command(help="\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs))(command)
+app.add_typer(data.app, name="data")
+
+
+@app.callback()
+def _everywhere(debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False) -> None:
+    """Image networks that do not mind rotation, shear, scale or perspective: train, test and use them."""
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code; `--debug` may stand anywhere."""
+    debug = "--debug" in arguments
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: console.warn(str(message))
+        try:
+            code = app([word for word in arguments if word != "--debug"], prog_name="et", standalone_mode=False)
+        except KeyboardInterrupt:
+            return console.INTERRUPTED
+        except Exception as error:
+            if debug:
+                traceback.print_exc()
+            return _explain(error)
+    return code if isinstance(code, int) else 0
+
+
+def _explain(error: Any) -> int:
+    """Say in one line what went wrong, and return the exit code."""
+    if isinstance(error, console.Failure):
+        speak = console.note if error.code in (console.INTERRUPTED, console.TERMINATED) else console.error
+        speak(str(error))
+        return error.code
+    if hasattr(error, "format_message"):  # an error of Typer
+        context: Any = getattr(error, "ctx", None)
+        message = error.format_message().rstrip(".")
+        if message:  # else Typer has printed the help
+            console.error(f"{message}. Try {context.command_path if context else 'et'} --help")
+        return console.WRONG_USAGE
+    if isinstance(error, ModuleNotFoundError) and "pip install" not in str(error):
+        console.error(f"{error}: pip install 'equivariant-transformers[train]'")
+    elif isinstance(error, EXPECTED):
+        console.error(str(error))
+    else:
+        console.error(f"{type(error).__name__}: {error}. --debug shows where")
+    return console.FAILED

@@ -1,0 +1,156 @@
+"""`et audit`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import Tensor
+
+from equivariant_transformers.audit import self_consistency
+from equivariant_transformers.charts import chart
+from equivariant_transformers.classifier import Classifier
+from equivariant_transformers.cli import console
+from equivariant_transformers.experiments.jobs import find_device, load_data
+from equivariant_transformers.groups import Group, lookup
+from equivariant_transformers.layers import Canonicalized, EquivariantTransformer, Layer, SpatialTransformer
+from equivariant_transformers.measurements import SelfConsistency
+from equivariant_transformers.models import paper_chart
+from equivariant_transformers.pose import PREDICTORS
+from equivariant_transformers.probes import THETA, on_canvas
+from equivariant_transformers.training import Config
+
+_CANVAS = 256  # pixels of the pictures that the test images are sampled from; more for large images
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Layers to audit, the images that they take, and how bytes become such images."""
+
+    layers: list[Layer]
+    channels: int
+    size: tuple[int, int]
+    scale: Tensor
+    shift: Tensor
+
+
+def audit(
+    model: Annotated[Path | None, typer.Argument(help="A model file; or give --group.")] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="NAME,...", help="Groups or charts of layers with random weights.")
+    ] = None,
+    predictor: Annotated[
+        str, typer.Option(metavar="|".join(PREDICTORS), help="How these layers read a pose.")
+    ] = "consistent",
+    seed: Annotated[int, typer.Option(help="Of their weights.")] = 0,
+    dataset: Annotated[
+        str, typer.Option(metavar="NAME", help="A data set or a folder; its test images are used.")
+    ] = "mnist",
+    count: Annotated[int, typer.Option(min=1, help="How many of the images.")] = 32,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw predicted against true poses as PNG.")] = None,
+    device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Measure whether each layer's pose follows the transformation of its input.
+
+    Each image is put in the middle of a canvas, transformed, and shown to each layer by itself. The slope of predicted
+    against true changes of pose is 1 for a layer that keeps the promise; errors are relative to the range of theta.
+    """
+    where = find_device(device)
+    try:
+        if model and group:
+            raise ValueError("audit a model file or --group, not both")
+        subject = _from_file(model, where) if model else _from_names(group, predictor, seed, where)
+    except ValueError as error:
+        raise console.Failure(str(error), console.WRONG_USAGE) from error
+    pictures = _pictures(subject, dataset, count)
+    found = [
+        _follow(layer, pictures, acting, index, subject.size)
+        for layer in subject.layers
+        for index, acting in enumerate(layer.chart.groups)
+    ]
+    if out is not None:
+        _plot(found, out)
+    figures = [_figures(result) for result in found]
+    if as_json:
+        console.print_json({"images": len(pictures), "dataset": dataset, "parameters": figures})
+        return
+    rows = [
+        [
+            f["name"],
+            f"{f['theta'][0]:+.2f} .. {f['theta'][1]:+.2f}",
+            f"{f['slope']:.3f} ± {f['interval']:.3f}" if f["interval"] is not None else f"{f['slope']:.3f}",
+            f"{f['rms']:.4f}",
+            f"{f['median']:.4f}",
+        ]
+        for f in figures
+    ]
+    console.table("parameter", "theta", ">slope (95 %)", ">rms", ">median", rows=rows)
+
+
+def _from_file(path: Path, device: torch.device) -> Subject:
+    classifier = Classifier.load(path).to(device)
+    card = classifier.card
+    if not isinstance(classifier.module, Canonicalized):
+        raise ValueError(f"{path} has no layers to audit")
+    layers: Any = classifier.module.canonicalizer.layers
+    return Subject(list(layers), card.in_channels, card.size, classifier.scale, classifier.shift)
+
+
+def _from_names(names: str | None, predictor: str, seed: int, device: torch.device) -> Subject:
+    if not names:
+        raise ValueError("say what to audit: a model file, or --group with names of groups or charts")
+    lookup(PREDICTORS, predictor, "predictor")
+    layers: list[Layer] = []
+    for name in names.split(","):
+        torch.manual_seed(seed)
+        if predictor == "direct":
+            layers.append(SpatialTransformer(paper_chart(name), 1).to(device).eval())
+        else:
+            layers.append(EquivariantTransformer(chart(name), 1, predictor=predictor).to(device).eval())
+    one, zero = (torch.full((1, 1, 1, 1), value, device=device) for value in (1 / 255, 0.0))
+    return Subject(layers, 1, (64, 64), one, zero)
+
+
+def _pictures(subject: Subject, dataset: str, count: int) -> Tensor:
+    """The first test images on a canvas, as the layers take them: `(B, C, pixels, pixels)`."""
+    shape = {"channels": subject.channels} if Path(dataset).is_dir() else {}
+    with console.loading() as loading:
+        images = load_data(Config(dataset=dataset), subject.scale.device, progress=loading, **shape).test.images[:count]
+    if images.shape[1] != subject.channels:
+        images = images.float().mean(1, keepdim=True).expand(-1, subject.channels, -1, -1)
+    pixels = max(_CANVAS, *(3 * side for side in images.shape[-2:]), *(2 * side for side in subject.size))
+    return 255 * on_canvas(images / 255, pixels) * subject.scale + subject.shift
+
+
+@torch.no_grad()
+def _follow(layer: Layer, pictures: Tensor, acting: Group, index: int, size: tuple[int, int]) -> SelfConsistency:
+    theta = lookup(THETA, acting.name, "group")
+    return self_consistency(lambda images: layer(images).pose[:, index], pictures, theta, group=acting, size=size)
+
+
+def _figures(result: SelfConsistency) -> dict[str, Any]:
+    interval = result.slope_interval.item()
+    return {
+        "name": result.names[0],
+        "theta": [result.theta.min().item(), result.theta.max().item()],
+        "slope": result.slope.item(),
+        "interval": interval if interval == interval else None,  # NaN of a single image
+        "rms": result.rms.item(),
+        "median": result.median.item(),
+    }
+
+
+def _plot(found: list[SelfConsistency], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    from equivariant_transformers.viz import pose_plot
+
+    figure = Figure(figsize=(4 * len(found), 4), layout="constrained")
+    for axes, result in zip(figure.subplots(1, len(found), squeeze=False)[0], found, strict=True):
+        pose_plot(result, axes)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120, format="png")

@@ -1,0 +1,113 @@
+"""How the commands speak: results on stdout, everything else on stderr, and under torchrun only the first process."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from equivariant_transformers.data.cache import Progress as Report
+from equivariant_transformers.data.progress import Progress as Lines
+
+FAILED, WRONG_USAGE, DIVERGED, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
+"""Exit codes."""
+
+ERR = Console(stderr=True, highlight=False)
+
+
+_UNLIMITED = 10_000  # columns
+
+
+def out() -> Console:
+    """Standard output; lines are as long as they need to be where it is no terminal."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _UNLIMITED
+    return console
+
+
+class Failure(Exception):  # noqa: N818 (it may also be the end of an interrupted run)
+    """An error whose message says all, and the exit code that it leads to."""
+
+    def __init__(self, message: str, code: int = FAILED) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def speaks() -> bool:
+    """Whether this is the only process, or the first of those that torchrun started."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def say(text: str) -> None:
+    """Print a line of the result."""
+    if speaks():
+        out().print(text, markup=False, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """Print a line about what goes on."""
+    if speaks():
+        ERR.print(text, markup=False, soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """Print a yellow line."""
+    if speaks():
+        ERR.print(f"warning: {_one_line(text)}", style="yellow", markup=False, soft_wrap=True)
+
+
+def error(text: str) -> None:
+    """Print a red line; every process may."""
+    who = "" if speaks() else f"process {os.environ['RANK']}: "
+    ERR.print(f"{who}error: {_one_line(text)}", style="bold red", markup=False, soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """Print a value for scripts."""
+    if speaks():
+        print(json.dumps(value, indent=1, allow_nan=False))
+
+
+def table(*columns: str, rows: list[list[str]]) -> None:
+    """Print a table; columns whose name starts with `>` are aligned to the right."""
+    shown = Table(header_style="bold", show_header=any(columns), box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        shown.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left")
+    for row in rows:
+        shown.add_row(*row)
+    screen = out()
+    with screen.capture() as captured:
+        screen.print(shown)
+    if speaks():
+        print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+@contextmanager
+def loading() -> Iterator[Report]:
+    """A function to tell how far a data set is: bars on a terminal, a line for every quarter elsewhere."""
+    if not speaks():
+        yield lambda *_: None
+    elif not ERR.is_terminal:
+        yield Lines()
+    else:
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=ERR, transient=True) as progress:
+            tasks: dict[str, Any] = {}
+
+            def report(what: str, share: float) -> None:
+                if what not in tasks:
+                    tasks[what] = progress.add_task(what, total=1.0)
+                progress.update(tasks[what], completed=share)
+
+            yield report
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

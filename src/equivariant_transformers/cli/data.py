@@ -1,0 +1,63 @@
+"""`et data list`, `et data fetch` and `et data show`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equivariant_transformers.cli import console
+from equivariant_transformers.data import DATASETS, commands, registry
+
+app = typer.Typer(no_args_is_help=True, help="List the data sets, fetch one, or draw a contact sheet of it.")
+
+Name = Annotated[str, typer.Argument(help=f"One of {', '.join(DATASETS)}.")]
+Options = Annotated[
+    list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of the set, as examples=10000.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("list")
+def list_(as_json: AsJson = False) -> None:
+    """What there is, how large the download is, under which terms."""
+    if as_json:
+        fields = ("name", "summary", "licence", "download_bytes", "present")
+        console.print_json([{field: getattr(source, field) for field in fields} for source in DATASETS.values()])
+    elif console.out().is_terminal:
+        rows = [[s.name, f"{s.download_bytes / 1e6:.0f} MB", s.licence, s.summary] for s in DATASETS.values()]
+        console.table("name", ">download", "terms", "what it is", rows=rows)
+    else:
+        console.say(commands.list_datasets())
+
+
+@app.command()
+def fetch(name: Name, option: Options = None) -> None:
+    """Download or make a data set, check it, and say what is there."""
+    options = _checked(name, option)
+    with console.loading() as loading:
+        text = commands.fetch(name, progress=loading, **options)
+    console.say(text)
+
+
+@app.command()
+def show(
+    name: Name,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The PNG file, NAME.png if not given.")] = None,
+    option: Options = None,
+) -> None:
+    """Draw some training images of every class into a PNG file."""
+    options = _checked(name, option)
+    with console.loading() as loading:
+        path = commands.show(name, out or Path(f"{name}.png"), progress=loading, **options)
+    console.say(str(path))
+
+
+def _checked(name: str, given: list[str] | None) -> dict[str, object]:
+    try:
+        options = commands.parse_options(given or [])
+        registry.prepare(name, **options)
+    except ValueError as error:
+        raise console.Failure(str(error), console.WRONG_USAGE) from error
+    return options

@@ -1,0 +1,87 @@
+"""`et evaluate`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from equivariant_transformers.classifier import Classifier
+from equivariant_transformers.cli import console
+from equivariant_transformers.data import ImageSet
+from equivariant_transformers.experiments.jobs import find_device, load_data
+
+_BATCH = 250
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="A model file.")],
+    dataset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A data set or a folder of images; the model's own if not given.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Measure the error of a model on test images, with its 95 % confidence interval."""
+    classifier = Classifier.load(model).to(find_device(device))
+    images = load_test_images(classifier, dataset)
+    mistakes = count_mistakes(classifier, images)
+    low, high = wilson_interval(mistakes, len(images))
+    if as_json:
+        console.print_json(
+            {
+                "model": str(model),
+                "dataset": images.name,
+                "origin": images.origin,
+                "images": len(images),
+                "mistakes": mistakes,
+                "test_error": 100 * mistakes / len(images),
+                "interval": [100 * low, 100 * high],
+            }
+        )
+        return
+    error = f"{100 * mistakes / len(images):.2f} % (95 %: {100 * low:.2f} to {100 * high:.2f})"
+    console.say(f"test error {error}, {mistakes:,} of {len(images):,} images of {images.name}, {images.origin}")
+
+
+def load_test_images(classifier: Classifier, dataset: str | None) -> ImageSet:
+    """The test part of `dataset`, or of the data that the classifier was trained on, on its device."""
+    card = classifier.card
+    config = card.config.replace(dataset=dataset or card.config.dataset)
+    if dataset not in (None, card.config.dataset):
+        config = config.replace(examples=None, copies=1)
+    shape = {"size": card.size, "channels": card.in_channels} if Path(config.dataset).is_dir() else {}
+    with console.loading() as loading:
+        images = load_data(config, classifier.scale.device, progress=loading, **shape).test
+    if images.classes != card.classes:
+        raise ValueError(
+            f"the model knows the classes {_list(card.classes)}, {images.name} has {_list(images.classes)}"
+        )
+    return images
+
+
+@torch.no_grad()
+def count_mistakes(classifier: Classifier, images: ImageSet) -> int:
+    """How many of `images` the classifier gets wrong."""
+    parts = zip(torch.split(images.images, _BATCH), torch.split(images.labels, _BATCH), strict=True)
+    return sum(int((classifier(batch).argmax(1) != labels).sum()) for batch, labels in parts)
+
+
+def wilson_interval(count: int, total: int) -> tuple[float, float]:
+    """The 95 % confidence interval of a share, by Wilson's score: it is never empty and stays within 0 and 1.
+
+    >>> [round(end, 3) for end in wilson_interval(0, 100)]
+    [0.0, 0.037]
+    """
+    z = 1.96
+    share, scale = count / total, 1 + z * z / total
+    middle = (share + z * z / (2 * total)) / scale
+    half = z / scale * math.sqrt(share * (1 - share) / total + (z / (2 * total)) ** 2)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def _list(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")

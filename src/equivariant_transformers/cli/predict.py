@@ -1,0 +1,87 @@
+"""`et predict`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import Tensor
+
+from equivariant_transformers.classifier import Classifier
+from equivariant_transformers.cli import console
+from equivariant_transformers.experiments.jobs import find_device
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="A model file.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files of any kind and size.")],
+    canonical_out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the canonical images into this folder.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
+) -> None:
+    """Say the class of each image, how sure the network is, and the pose that its layers found.
+
+    A file that cannot be read is named and skipped, and the exit code is 1.
+    """
+    classifier = Classifier.load(model).to(find_device(device))
+    if canonical_out is not None and not classifier.card.config.layers:
+        raise console.Failure(f"{model} has no layers that make canonical images", console.WRONG_USAGE)
+    found = [_predict(classifier, path, canonical_out) for path in images]
+    for entry in found:
+        if "error" in entry:
+            console.error(f"{entry['image']}: {entry['error']}")
+    good = [entry for entry in found if "error" not in entry]
+    if as_json:
+        console.print_json(found)
+    elif good:
+        poses = list(good[0]["pose"])
+        rows = [
+            [e["image"], e["class"], f"{e['confidence']:.1%}", *(f"{e['pose'][name]:+.3f}" for name in poses)]
+            for e in good
+        ]
+        console.table("image", "class", ">confidence", *(f">{name}" for name in poses), rows=rows)
+    if len(good) < len(found):
+        raise typer.Exit(console.FAILED)
+
+
+@torch.no_grad()
+def _predict(classifier: Classifier, path: Path, canonical_out: Path | None) -> dict[str, Any]:
+    try:
+        image = classifier.prepare(path)[None].to(classifier.scale.device)
+    except Exception as error:  # a damaged file can make a decoder raise almost anything
+        return {"image": str(path), "error": error.strerror if isinstance(error, OSError) else str(error)}
+    shares = classifier(image)[0].softmax(0)
+    best = int(shares.argmax())
+    entry: dict[str, Any] = {
+        "image": str(path),
+        "class": classifier.card.classes[best],
+        "confidence": float(shares[best]),
+        "pose": {},
+    }
+    out = classifier.canonicalize(image)
+    if out is not None:
+        for name, value in zip(out.names, out.pose[0].tolist(), strict=True):
+            entry["pose"][_free(name, entry["pose"])] = value
+        if canonical_out is not None:
+            entry["canonical"] = str(_write(classifier.to_bytes(out.image)[0], canonical_out, path.stem))
+    return entry
+
+
+def _write(image: Tensor, folder: Path, stem: str) -> Path:
+    from equivariant_transformers.data import pictures
+
+    folder.mkdir(parents=True, exist_ok=True)
+    taken = {path.stem for path in folder.glob("*.png")}
+    path = folder / f"{_free(stem, taken)}.png"
+    pictures.to_picture(image.cpu()).save(path)
+    return path
+
+
+def _free(name: str, taken: Any) -> str:
+    """`name`, with a number if it is taken."""
+    names = (name, *(f"{name}-{number}" for number in range(2, 2 + len(taken))))
+    return next(name for name in names if name not in taken)

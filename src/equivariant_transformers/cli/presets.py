@@ -1,0 +1,43 @@
+"""Complete configs by the name of their data set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from equivariant_transformers.groups import lookup
+from equivariant_transformers.training import Config
+
+_AFFNIST = Config(dataset="affnist", network="affnist", layers=("cartesian",), chart="log_polar", background="black")
+_SVHN = Config(dataset="svhn", network="resnet10", layers=("cartesian", "log_polar", "x_scale"))
+PRESETS: dict[str, Config] = {
+    config.dataset: config
+    for config in (
+        Config(
+            dataset="projective-mnist",
+            layers=("x_shear", "hyperbolic_rotation"),
+            chart="log_polar",
+            background="black",
+        ),
+        _AFFNIST,
+        _AFFNIST.replace(dataset="affnist-centred"),
+        _SVHN,
+        _SVHN.replace(dataset="svhn-extra", epochs=150),
+        Config(dataset="mnist", network="resnet10", background="black"),
+        Config(dataset="rotated-mnist", network="resnet10", layers=("rotation",), background="black"),
+        Config(dataset="mnist-rts", network="resnet10", layers=("cartesian", "log_polar"), background="black"),
+        Config(dataset="sim2mnist", layers=("cartesian",), chart="log_polar", background="black"),
+    )
+}
+"""What `et train NAME` begins with."""
+
+
+def preset(name: str) -> Config:
+    """The config called `name`, or one for the images in a folder."""
+    if Path(name).is_dir():
+        return Config(dataset=name, network="resnet10")
+    if Path(name).name != name:
+        raise FileNotFoundError(f"there is no folder {name}")
+    try:
+        return lookup(PRESETS, name, "preset")
+    except ValueError as error:
+        raise ValueError(f"{error}; the path of a folder of images is one too") from None

@@ -1,0 +1,120 @@
+"""`et train`."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from equivariant_transformers.classifier import Card, Classifier
+from equivariant_transformers.cli import console
+from equivariant_transformers.cli.config import make_config, to_yaml, with_flags
+from equivariant_transformers.cli.presets import PRESETS
+from equivariant_transformers.cli.progress import Report, TensorBoard, watching
+from equivariant_transformers.experiments import results
+from equivariant_transformers.experiments.jobs import find_device, load_data, make_job
+from equivariant_transformers.files import atomic_write
+from equivariant_transformers.training import CHECKPOINT, Config, Progress, Result, Stopped, distributed
+from equivariant_transformers.training import train as run_jobs
+
+MODEL = "model.safetensors"
+
+
+@with_flags
+def train(
+    preset: Annotated[
+        str | None, typer.Argument(metavar="PRESET", help=f"A folder of images, or one of {', '.join(PRESETS)}.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="YAML with fields of the config.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the results go; runs/NAME if not given.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume/--fresh", help="Go on from the checkpoint in DIR, or begin anew.")
+    ] = True,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write events into DIR/tensorboard.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    **flags: Any,
+) -> None:
+    """Train a network, test its best epoch, and write the model.
+
+    The config is that of PRESET, changed by the fields in FILE, changed by the flags. DIR gets config.yaml,
+    checkpoint.safetensors, result.json and model.safetensors. An interrupted run goes on when it is started again.
+    """
+    settings = make_config(preset, config, flags)
+    directory = out or Path("runs") / results.key(settings)
+    with distributed.processes(find_device(settings.device)) as device:
+        reports: list[Report] = [_Begin(directory, settings)]
+        if tensorboard and console.speaks():
+            reports.append(TensorBoard(directory / "tensorboard", settings))
+        if not resume:
+            _forget(directory)
+        with console.loading() as loading:
+            splits = load_data(settings, device, progress=loading)
+        job = make_job(settings, splits, directory=directory)
+
+        def report(progress: Progress) -> None:
+            for one in reports:
+                one(progress)
+
+        try:
+            with watching() as watch:
+                reports.append(watch)
+                (result,) = run_jobs([job], report=report)
+        except Stopped as stopped:
+            raise _interrupted(stopped, directory) from None
+        parameters = sum(parameter.numel() for parameter in job.module.parameters())
+        record = results.record(result, parameters=parameters, origin=splits.train.origin, together=1)
+        if console.speaks():
+            results.write(record, directory / "result.json")
+            if result.failure is None:
+                card = Card.of(settings, splits.train)
+                card = dataclasses.replace(card, validation_error=result.validation_error, test_error=result.test_error)
+                Classifier(job.module, card).save(directory / MODEL)
+    if as_json:
+        console.print_json({**results.to_dict(record), "directory": str(directory)})
+    if result.failure:
+        raise console.Failure(f"training diverged: {result.failure}", console.DIVERGED)
+    if not as_json:
+        console.say(_summary(result))
+        console.say(f"model: {directory / MODEL}")
+
+
+class _Begin:
+    """Writes the config when the first step is done: until then the directory may turn out to be another run's."""
+
+    def __init__(self, directory: Path, config: Config) -> None:
+        self.directory = directory
+        self.config = config
+        self.done = not console.speaks()
+
+    def __call__(self, _: Progress) -> None:
+        if not self.done:
+            with atomic_write(self.directory / "config.yaml") as file:
+                file.write(to_yaml(self.config).encode())
+            self.done = True
+
+
+def _forget(directory: Path) -> None:
+    if console.speaks():
+        (directory / CHECKPOINT).unlink(missing_ok=True)
+    if distributed.world_size() > 1:
+        torch.distributed.barrier()
+
+
+def _interrupted(stopped: Stopped, directory: Path) -> console.Failure:
+    place = shlex.quote(str(directory))
+    again = f"et train --config {shlex.quote(str(directory / 'config.yaml'))} --out {place}"
+    code = console.INTERRUPTED if "SIGINT" in str(stopped) else console.TERMINATED
+    return console.Failure(f"{stopped}; all is saved, go on with: {again}", code)
+
+
+def _summary(result: Result) -> str:
+    return (
+        f"test error {result.test_error:.2f} % with epoch {result.best_epoch} of {len(result.history)}, "
+        f"the best on validation data ({result.validation_error:.2f} %)"
+    )
