@@ -15,6 +15,7 @@ import torch
 from small import bars, network
 
 from equivariant_transformers import data, models
+from equivariant_transformers.cli import main
 from equivariant_transformers.data import ImageSet, Splits
 from equivariant_transformers.experiments import (
     EXPERIMENTS,
@@ -28,7 +29,6 @@ from equivariant_transformers.experiments import (
     rotation,
     runner,
 )
-from equivariant_transformers.experiments.__main__ import main
 from equivariant_transformers.training import Config, Progress, Stopped
 
 ROOT = Path(__file__).parent.parent
@@ -322,26 +322,26 @@ def test_the_page_is_made_from_the_result_files():
 
 def test_the_command(made, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("equivariant_transformers.experiments.command.NAMES", ("tiny",))
-    monkeypatch.setattr("equivariant_transformers.experiments.__main__.NAMES", ("tiny",))
     folders = ["--results", str(tmp_path / "results"), "--checkpoints", str(tmp_path / "runs")]
-    assert main(["tiny", "--budget", "0s", *folders]) == 0
+    assert main(["reproduce", "tiny", "--budget", "0s", *folders]) == 0
     assert "out of time, with 6 runs to go; the same command goes on from here" in capsys.readouterr().out
-    assert main(["tiny", "--budget", "1m", "--only", "small", "--seeds", "1", *folders]) == 0
+    assert main(["reproduce", "tiny", "--budget", "1m", "--only", "small", "--seeds", "1", *folders]) == 0
     assert "2 of 6 runs" in capsys.readouterr().out
     assert [config.copies for config in made] == [1, 2]
     (tmp_path / "results" / "tiny" / f"x{runner.CRASH}").write_text("")
-    assert main(["tiny", "--only", "small", "--seeds", "1", *folders]) == 1
-    for wrong in (["tiny", "--budget", "5"], ["tiny", "--only", "large"], ["tinny"], []):
-        with pytest.raises(SystemExit, match="2"):
-            main(wrong)
+    assert main(["reproduce", "tiny", "--only", "small", "--seeds", "1", *folders]) == 1
+    assert capsys.readouterr().err == "error: some runs crashed\n"
+    for wrong, code in {("tiny", "--budget", "5"): 1, ("tiny", "--only", "large"): 1, ("tinny",): 1, (): 2}.items():
+        assert main(["reproduce", *wrong, *folders]) == code
+        assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_a_figure_is_a_command_too(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     places = ["--results", str(tmp_path), "--out", str(tmp_path / "out")]
-    assert main(["figure-coordinates", *places]) == 0
+    assert main(["reproduce", "figure-coordinates", *places]) == 0
     assert (tmp_path / "out" / "figure-coordinates.png").stat().st_size > 10_000
-    assert main(["figure-validation", *places]) == 0
+    assert main(["reproduce", "figure-validation", *places]) == 0
     assert "nothing to draw: there are no results of table1" in capsys.readouterr().out
 
 

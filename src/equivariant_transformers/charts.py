@@ -108,8 +108,8 @@ class Chart:
     def row_weights(self) -> Tensor:
         """How much each row of the grid tells about the pose: `(height,)`, float32, summing to 1.
 
-        A row of the picture is an orbit (one value of the second coordinate). It counts by the square of the area that it
-        covers in the image, so that singular rows count for nothing, and less the more of its area lies beyond the
+        A row of the picture is an orbit (one value of the second coordinate). It counts by the square of the area
+        that it shows of the image, so that singular rows count for nothing, and less the more of its area lies beyond the
         range of the first coordinate, where content could come and go unseen, or so close to the singular set that
         pixels blur it.
         """

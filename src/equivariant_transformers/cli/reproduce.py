@@ -1,0 +1,59 @@
+"""`et reproduce`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equivariant_transformers.cli import console
+from equivariant_transformers.experiments import command
+from equivariant_transformers.experiments.display import parse_duration
+
+
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help=f"A table or a figure: {', '.join(command.NAMES)}.")
+    ] = None,
+    budget: Annotated[str | None, typer.Option(metavar="TIME", help="Stop in time: 90s, 25m, 1h30m.")] = None,
+    results: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the result files.")] = Path("results"),
+    checkpoints: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the runs' states.")] = Path("runs"),
+    no_checkpoints: Annotated[
+        bool, typer.Option("--no-checkpoints", help="The states would be lost: start only what ends in time.")
+    ] = False,
+    together: Annotated[int | None, typer.Option(min=1, help="Runs that share a GPU.")] = None,
+    only: Annotated[str | None, typer.Option(metavar="ROW", help="One row of the table.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs for each cell.")] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="Compile the networks and use bfloat16, for GPUs.")] = False,
+    device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder that figures are drawn into.")] = Path("out"),
+    report: Annotated[
+        bool, typer.Option("--report", help="Run nothing; bring the page of results up to date.")
+    ] = False,
+    page: Annotated[Path, typer.Option(metavar="FILE", help="The page of results.")] = Path("docs/reproduction.md"),
+) -> None:
+    """Make a table or a figure of the paper: train what is missing, then print it beside the paper's figures.
+
+    Interrupted work goes on with the same command, and finished runs are not repeated. Results of several machines
+    merge by copying their files.
+    """
+    if report:
+        command.write_report(page, results=results)
+        return
+    if name is None:
+        raise typer.BadParameter(f"what shall be made? One of {', '.join(command.NAMES)}")
+    sound = command.reproduce(
+        name,
+        results=results,
+        checkpoints=None if no_checkpoints else checkpoints,
+        budget=float("inf") if budget is None else parse_duration(budget),
+        together=together,
+        only=only,
+        seeds=seeds,
+        fast=fast,
+        device=device,
+        out=out,
+    )
+    if not sound:
+        raise console.Failure("some runs crashed")
