@@ -108,10 +108,10 @@ class Chart:
     def row_weights(self) -> Tensor:
         """How much each row of the grid tells about the pose: `(height,)`, float32, summing to 1.
 
-        A row of the picture is an orbit (one value of the second coordinate). It counts by the square of the area
-        that it shows of the image, so that singular rows count for nothing, and less the more of its area lies beyond the
-        range of the first coordinate, where content could come and go unseen, or so close to the singular set that
-        pixels blur it.
+        A row of the picture is an orbit (one value of the second coordinate). It counts by the square of the area that
+        it shows of the image, so that singular rows count for nothing, and less the more of its area lies beyond
+        the range of the first coordinate, where content could come and go unseen, or so close to the singular set
+        that pixels blur it.
         """
         (low, high), _ = self.ranges
         reach = 0 if self.periodic[0] else (high - low) / 2
