@@ -303,7 +303,7 @@ _ROWS = (
     _row(
         "x_perspective",
         (at.x_perspective, at.from_x_perspective, at.x_of),
-        ((1, 14.5), _RAYS),
+        ((1, 15), _RAYS),
         sheets=2,
         sheet_of=at.left,
         mirrored=True,
@@ -311,7 +311,7 @@ _ROWS = (
     _row(
         "y_perspective",
         (at.y_perspective, at.from_y_perspective, at.y_of),
-        ((1, 14.5), _RAYS),
+        ((1, 15), _RAYS),
         sheets=2,
         sheet_of=at.above,
         mirrored=True,
