@@ -29,7 +29,7 @@ ROAD = {  # module -> what it may import
     "audit": {"groups", "layers", "measurements", "resampling", "warp"},
     "models": {"charts", "conv", "groups", "layers", "pose"},
     "legacy": {"groups", "models", "warp"},
-    "viz": {"charts", "measurements", "warp"},
+    "viz": {"charts", "layers", "measurements", "warp"},
     "data": {"groups", "projective", "resampling", "warp"},
     "checkpoint": set(),
     "training": {"checkpoint"},
