@@ -77,4 +77,6 @@ class CentredActivation(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """`(B, C, H, W)` to the same shape."""
         bias = self.bias[:, None, None]
-        return F.leaky_relu(x + bias, self.slope) + -F.leaky_relu(bias, self.slope)  # the gradient of + needs no copy
+        return F.leaky_relu(x + bias, self.slope, inplace=True) + -F.leaky_relu(
+            bias, self.slope
+        )  # the gradient of + needs no copy

@@ -83,7 +83,7 @@ class ConsistentPredictor(nn.Module):
         x = wrap_around(x, 1, periodic)
         padding = (0 if periodic[1] else 1, 0 if periodic[0] else 1)  # beyond the ends there is nothing: zeros
         x = self.activation2(self.norm2(F.conv2d(x, kernels, padding=padding)))
-        pooled = [torch.einsum("bchw,h->bcw", x, self.row_weights.to(x.dtype))]
+        pooled = [_average_rows(x, self.row_weights)]
         if self.poses == 2:
             pooled.append(x.mean(3))
         maps = []
@@ -196,6 +196,13 @@ def _maximum(x: Tensor, axis: int) -> Tensor:
     find it.
     """
     return x.max(axis).values
+
+
+def _average_rows(x: Tensor, weights: Tensor) -> Tensor:
+    """The rows of `x` `(B, C, H, W)` averaged with weights `(H,)`, as `(B, C, W)`; fast where channels lie last."""
+    rows = x.permute(0, 2, 3, 1)  # (B, H, W, C)
+    average = weights.to(x.dtype)[None] @ rows.flatten(2)  # (B, 1, W * C)
+    return average.reshape(-1, *rows.shape[2:]).transpose(1, 2)
 
 
 def _half_ranges(chart: Chart) -> Tensor:
