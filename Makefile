@@ -4,10 +4,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: run test lint types tests benchmark clean
+.PHONY: run pictures test lint types tests benchmark clean
 
-run: $(INSTALLED)  ## draw the coordinate systems of the paper and each group acting on a digit
+run: $(INSTALLED)  ## fetch MNIST, train a small ET network beside a plain CNN, draw what its layers do
+	$(BIN)/python examples/quickstart.py --out out
+
+pictures: $(INSTALLED)  ## draw the coordinate systems of the paper, each group acting on a digit, and predicted poses
 	$(BIN)/python examples/first_look.py --out out
+	$(BIN)/python examples/pose_plot.py --out out
 
 test: lint types tests  ## everything a change must pass
 

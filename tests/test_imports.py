@@ -30,7 +30,7 @@ ROAD = {  # module -> what it may import
     "audit": {"groups", "layers", "measurements", "resampling", "warp"},
     "models": {"charts", "conv", "groups", "layers", "pose"},
     "legacy": {"groups", "models", "warp"},
-    "viz": {"charts", "measurements", "warp"},
+    "viz": {"charts", "layers", "measurements", "warp"},
     "files": set(),
     "data": {"files", "groups", "projective", "resampling", "warp"},
     "checkpoint": {"files"},

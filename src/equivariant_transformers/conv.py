@@ -58,7 +58,7 @@ class ScaleNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """`(B, C, H, W)` to the same shape."""
         if self.training and x.numel():
-            mean_square = at_least_float32(x).square().mean((0, 2, 3))
+            mean_square = at_least_float32(x).square().sum((0, 2, 3)) / (x.numel() // x.shape[1])
             self.mean_square.lerp_(mean_square.detach(), self.momentum)
         else:
             mean_square = self.mean_square
@@ -77,4 +77,6 @@ class CentredActivation(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """`(B, C, H, W)` to the same shape."""
         bias = self.bias[:, None, None]
-        return F.leaky_relu(x + bias, self.slope) - F.leaky_relu(bias, self.slope)
+        return F.leaky_relu(x + bias, self.slope, inplace=True) + -F.leaky_relu(
+            bias, self.slope
+        )  # the gradient of + needs no copy

@@ -83,7 +83,9 @@ class ConsistentPredictor(nn.Module):
         x = wrap_around(x, 1, periodic)
         padding = (0 if periodic[1] else 1, 0 if periodic[0] else 1)  # beyond the ends there is nothing: zeros
         x = self.activation2(self.norm2(F.conv2d(x, kernels, padding=padding)))
-        pooled = [torch.einsum("bchw,h->bcw", x, self.row_weights.to(x.dtype)), x.mean(3)][: self.poses]
+        pooled = [_average_rows(x, self.row_weights)]
+        if self.poses == 2:
+            pooled.append(x.mean(3))
         maps = []
         for axis, (features, conv) in enumerate(zip(pooled, self.maps, strict=True)):
             features = pad(features[:, :, None], (1, 0), (periodic[axis], False), "constant")[:, :, 0]
@@ -127,7 +129,7 @@ class SoftmaxPredictor(nn.Module):
     def forward(self, images: Tensor) -> Prediction:
         """`(B, C, sheets, H, W)` to poses `(B, k)`."""
         x = self.trunk(images.transpose(1, 2).flatten(0, 1))  # each sheet by itself, (B * sheets, channels, h, w)
-        pooled = [_maximum(x, 2), _maximum(x, 3)][: self.poses]
+        pooled = [_maximum(x, axis) for axis in (2, 3)[: self.poses]]
         pooled = [_maximum(f.reshape(-1, self.chart.sheets, *f.shape[1:]), 1) for f in pooled]  # (B, channels, samples)
         maps = []
         for features, conv, wraps in zip(pooled, self.maps, self.chart.periodic, strict=False):
@@ -164,8 +166,9 @@ class _Trunk(nn.Module):
     def __init__(self, in_channels: int, channels: int, strides: tuple[int, int], periodic: tuple[bool, bool]) -> None:
         super().__init__()
         self.periodic = periodic
+        padding = (0 if periodic[1] else 1, 0 if periodic[0] else 1)
         self.convs = nn.ModuleList(
-            nn.Conv2d(width, channels, 3, stride=stride, bias=False)
+            nn.Conv2d(width, channels, 3, stride=stride, padding=padding, bias=False)
             for width, stride in zip((in_channels, channels), strides, strict=True)
         )
         self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in strides)
@@ -173,7 +176,7 @@ class _Trunk(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """`(B, C, H, W)` to `(B, channels, h, w)`."""
         for conv, norm in zip(self.convs, self.norms, strict=True):
-            x = F.leaky_relu(norm(conv(pad(x, (1, 1), self.periodic, "constant"))), 0.1)
+            x = F.leaky_relu(norm(conv(wrap_around(x, 1, self.periodic))), 0.1, inplace=True)
         return x
 
 
@@ -192,6 +195,13 @@ def _maximum(x: Tensor, axis: int) -> Tensor:
     find it.
     """
     return x.max(axis).values
+
+
+def _average_rows(x: Tensor, weights: Tensor) -> Tensor:
+    """The rows of `x` `(B, C, H, W)` averaged with weights `(H,)`, as `(B, C, W)`; fast where channels lie last."""
+    rows = x.permute(0, 2, 3, 1)  # (B, H, W, C)
+    average = weights.to(x.dtype)[None] @ rows.flatten(2)  # (B, 1, W * C)
+    return average.reshape(-1, *rows.shape[2:]).transpose(1, 2)
 
 
 def _half_ranges(chart: Chart) -> Tensor:

@@ -1,4 +1,4 @@
-"""Pictures of charts, groups and warps, drawn with matplotlib (in the `train` extra)."""
+"""Pictures of charts, groups, warps and layers, drawn with matplotlib (in the `train` extra)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from equivariant_transformers.charts import Chart
+from equivariant_transformers.layers import Canonicalized, Canonicalizer
 from equivariant_transformers.measurements import SelfConsistency
 from equivariant_transformers.warp import Warp
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 POSE_COLOUR = "#d1495b"
 INVARIANT_COLOUR = "#2e86ab"
@@ -56,8 +58,53 @@ def pose_plot(result: SelfConsistency, axes: Axes, parameter: int = 0) -> None:
     axes.plot(theta.numpy(), theta.numpy(), color="black", linestyle=":", linewidth=1.2, zorder=3)
     axes.plot(theta.numpy(), predicted.numpy(), color=INVARIANT_COLOUR, linewidth=0.8, alpha=0.3)
     axes.plot(theta.numpy(), predicted.quantile(0.5, dim=1).numpy(), color=POSE_COLOUR, linewidth=2.5)
-    title = f"{result.names[parameter].replace('_', ' ')}: slope {result.slope[parameter]:.3f}"
+    title = f"{_words(result.names[parameter])}: slope {result.slope[parameter]:.3f}"
     axes.set(xlabel="true change of pose", ylabel="predicted change", title=title)
+
+
+def layers(model: Canonicalized, images: Tensor, *, versions: int = 1) -> Figure:
+    """A figure of what the layers of `model` do to `images` `(B, C, H, W)`, each image in a column.
+
+    Its rows are the input, the image after each layer, and what the backbone sees if that is in a chart. Every
+    `versions` columns stand together, for images that show the same thing in several poses.
+    """
+    from matplotlib.figure import Figure
+
+    rows = _stages(model, images)
+    gaps = (len(images) - 1) // versions
+    columns = [place + place // versions for place in range(len(images))]  # those between are gaps
+    widths = [1.0 if column in columns else 0.15 for column in range(len(images) + gaps)]
+    size = (1.1 * sum(widths) + 1.8, 1.1 * len(rows) + 0.1)
+    figure = Figure(figsize=size, layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)  # type: ignore[union-attr, call-arg]
+    axes = figure.subplots(len(rows), len(widths), width_ratios=widths, squeeze=False)
+    low, high = images.amin(), images.amax()
+    for row, (title, pictures) in zip(axes, rows.items(), strict=True):
+        for column, axis in enumerate(row):
+            axis.set_axis_off() if column not in columns else None
+        for column, picture in zip(columns, pictures, strict=True):
+            show((picture - low) / (high - low), row[column])
+        row[0].set_ylabel(title, rotation=0, ha="right", va="center", labelpad=8)
+    return figure
+
+
+@torch.no_grad()
+def _stages(model: Canonicalized, images: Tensor) -> dict[str, Tensor]:
+    """Pictures `(B, C, h, w)` by what was done to the images."""
+    stack = model.canonicalizer
+    parts = list(stack.layers) if isinstance(stack, Canonicalizer) else [stack]
+    found = {"input": images}
+    for depth, layer in enumerate(parts, 1):
+        out = Canonicalizer(parts[:depth], images.shape[1], background=stack.background)(images)  # type: ignore[arg-type]
+        found[" and\n".join(_words(group.name) for group in layer.chart.groups) + "\nremoved"] = out.image  # type: ignore[union-attr]
+    if model.view is not None:
+        seen = out.on(model.view.grid)  # (B, C, sheets, h, w)
+        found[f"what the\nclassifier sees\n({_words(model.view.view.name)})"] = seen.flatten(2, 3)
+    return found
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
 
 
 def _to_picture(image: Tensor) -> Any:

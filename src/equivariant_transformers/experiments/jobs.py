@@ -19,6 +19,8 @@ from equivariant_transformers.groups import lookup
 from equivariant_transformers.training import Config, Job, distributed
 
 _EVALUATION_BATCH = {"cuda": 1000, "cpu": 250}
+# On a CPU a step is faster with the channels of a pixel side by side; on a GPU the compiler chooses.
+_LAYOUT = {"cuda": torch.preserve_format, "cpu": torch.channels_last}
 
 
 def find_device(name: str) -> torch.device:
@@ -75,7 +77,7 @@ def make_job(config: Config, splits: Splits, *, directory: Path | None = None, n
     )
     return Job(
         config=config,
-        module=make_module(config, splits.train).to(device),
+        module=make_module(config, splits.train).to(device, memory_format=_LAYOUT[device.type]),  # type: ignore[call-overload]
         train=Loader(splits.train, batch_size=config.batch_size, seed=config.seed, **share),
         validation=validation,
         test=test,
