@@ -1,6 +1,6 @@
 """Train a small Equivariant Transformer network beside a plain CNN and draw what its layers do, in minutes on a CPU.
 
-python examples/quickstart.py [--out out] [--examples 2000] [--epochs 10] [--seed 0]
+python examples/quickstart.py [--out out] [--examples 2000] [--epochs 8] [--seed 0]
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("out"), help="where the picture goes")
     parser.add_argument("--examples", type=int, default=2000, help="training images")
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
 
