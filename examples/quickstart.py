@@ -21,7 +21,7 @@ NETWORKS = {
     "plain CNN": {},
     "ET network": {"layers": ("x_shear", "hyperbolic_rotation"), "chart": "log_polar"},
 }
-SHOWN, VERSIONS = (0, 4, 2), 3  # the test digits in the picture, and how many versions of each
+SHOWN, VERSIONS = (0, 4, 11), 3  # the test digits in the picture, and how many versions of each
 
 
 def main() -> None:

@@ -166,10 +166,9 @@ class _Trunk(nn.Module):
     def __init__(self, in_channels: int, channels: int, strides: tuple[int, int], periodic: tuple[bool, bool]) -> None:
         super().__init__()
         self.periodic = periodic
+        padding = (0 if periodic[1] else 1, 0 if periodic[0] else 1)
         self.convs = nn.ModuleList(
-            nn.Conv2d(
-                width, channels, 3, stride=stride, padding=[0 if wraps else 1 for wraps in periodic[::-1]], bias=False
-            )
+            nn.Conv2d(width, channels, 3, stride=stride, padding=padding, bias=False)
             for width, stride in zip((in_channels, channels), strides, strict=True)
         )
         self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in strides)
