@@ -147,6 +147,8 @@ def main():
         for name, pipe in pipes.items():
             pipe.send(True)
             times[name].append(pipe.recv())
+    for pipe in pipes.values():
+        pipe.send(False)
     print(f"torch {torch.__version__}, {given.threads} threads, batch {given.batch}")
     for name, rounds in times.items():
         ratios = torch.tensor(times["2019"]) / torch.tensor(rounds)  # of two steps of the same round
