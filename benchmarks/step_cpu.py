@@ -7,6 +7,7 @@ grid by the matrices of the batch, divides, and samples. Both take the same imag
 """
 
 import argparse
+import multiprocessing
 import statistics
 import time
 
@@ -18,7 +19,7 @@ from torch import nn
 from equivariant_transformers.data import Loader, Splits
 from equivariant_transformers.experiments.jobs import make_job
 from equivariant_transformers.legacy import _COORDS, _TRANSFORMATIONS, Network2019, _pad
-from equivariant_transformers.training import Config
+from equivariant_transformers.training import Config, memory
 from equivariant_transformers.training.run import Run
 
 
@@ -99,14 +100,29 @@ class Authors:
 class Ours:
     """This library's step, as `training.train` takes it."""
 
-    def __init__(self, loader, predictor, **options):
-        config = Config(layers=LAYERS, chart="log_polar", predictor=predictor, batch_size=loader.batch_size, **options)
-        splits = Splits(*[loader.dataset] * 3)
-        self.run = Run(make_job(config, splits).module, loader, config)
+    def __init__(self, loader, predictor, compiled):
+        memory.keep()
+        config = Config(
+            layers=LAYERS, chart="log_polar", predictor=predictor, batch_size=loader.batch_size, compile=compiled
+        )
+        self.run = Run(make_job(config, Splits(*[loader.dataset] * 3)).module, loader, config)
 
     def step(self):
         self.run.begin(0)
         self.run.step()
+
+
+def work(connection, name, batch, threads):
+    """Take a step whenever asked to, and answer with its time and its CPU time."""
+    torch.set_num_threads(threads)
+    loader = Loader(digits(2 * batch, "cpu"), batch_size=batch)
+    predictor, _, compiled = name.partition(", ")
+    one = Authors(loader) if name == "2019" else Ours(loader, predictor, bool(compiled))
+    one.step()
+    while connection.recv():
+        wall, used = time.perf_counter(), time.process_time()
+        one.step()
+        connection.send((time.perf_counter() - wall, time.process_time() - used))
 
 
 def main():
@@ -115,28 +131,30 @@ def main():
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--compile", action="store_true", help="compiled steps too")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    loader = Loader(digits(2 * arguments.batch, "cpu"), batch_size=arguments.batch)
-    steps = {"2019": Authors(loader)} | {predictor: Ours(loader, predictor) for predictor in ("softmax", "consistent")}
-    if arguments.compile:
-        steps |= {f"{name}, compiled": Ours(loader, name, compile=True) for name in ("softmax", "consistent")}
-    times = {name: [] for name in steps}
-    for _ in range(arguments.rounds + 1):
-        for name, one in steps.items():
-            wall, used = time.perf_counter(), time.process_time()
-            one.step()
-            times[name].append((time.perf_counter() - wall, time.process_time() - used))
-    print(f"torch {torch.__version__}, {arguments.threads} threads, batch {arguments.batch}")
+    given = parser.parse_args()
+    names = ["2019", "softmax", "consistent"] + ["softmax, compiled", "consistent, compiled"] * given.compile
+    # Each in a process of its own: training changes how its process keeps memory.
+    context = multiprocessing.get_context("spawn")
+    pipes = {}
+    for name in names:
+        pipes[name], end = context.Pipe()
+        context.Process(target=work, args=(end, name, given.batch, given.threads), daemon=True).start()
+        for _ in range(2):  # the last preparations, before the next process begins
+            pipes[name].send(True)
+            pipes[name].recv()
+    times = {name: [] for name in names}
+    for _ in range(given.rounds):
+        for name, pipe in pipes.items():
+            pipe.send(True)
+            times[name].append(pipe.recv())
+    for pipe in pipes.values():
+        pipe.send(False)
+    print(f"torch {torch.__version__}, {given.threads} threads, batch {given.batch}")
     for name, rounds in times.items():
-        # The first round prepares; a ratio is of two steps of the same round.
-        ratios = torch.tensor(times["2019"][1:]) / torch.tensor(rounds[1:])
+        ratios = torch.tensor(times["2019"]) / torch.tensor(rounds)  # of two steps of the same round
         wall, used = ratios.quantile(0.5, dim=0).tolist()
-        seconds = statistics.median(row[0] for row in rounds[1:])
-        print(
-            f"{name:20} {1e3 * seconds:7.0f} ms   2019 / this: {wall:.2f} in wall time, {used:.2f} in CPU time",
-            flush=True,
-        )
+        milliseconds = 1e3 * statistics.median(row[0] for row in rounds)
+        print(f"{name:21}{milliseconds:6.0f} ms, 2019 / this: {wall:.2f} in wall time, {used:.2f} in CPU time")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from equivariant_transformers import checkpoint
-from equivariant_transformers.training import distributed
+from equivariant_transformers.training import distributed, memory
 from equivariant_transformers.training.config import Config
 from equivariant_transformers.training.diagnosis import diagnose
 from equivariant_transformers.training.run import Batches, Evaluation, Loss, Run
@@ -85,7 +85,10 @@ def train(
     on SIGTERM or SIGINT after the step under way; then, and after `deadline` (as `time.monotonic` counts), `Stopped`
     is raised. Afterwards each module holds the weights of its best epoch.
     """
-    if len(jobs) > 1 and jobs[0].train.epoch(0).device.type == "cpu":
+    on_cpu = jobs[0].train.epoch(0).device.type == "cpu"
+    if on_cpu:
+        memory.keep()
+    if on_cpu and len(jobs) > 1:
         return [train([job], report=report, save_every=save_every, deadline=deadline)[0] for job in jobs]
     torch.manual_seed(jobs[0].config.seed + distributed.rank())
     runs = [_Running(job) for job in jobs]
