@@ -13,6 +13,7 @@ settings.load_profile("default")
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one process a core: more threads would only fight for it
     torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start: sums depend on the number of threads
 
 
 def pytest_collection_modifyitems(items):

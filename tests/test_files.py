@@ -39,9 +39,7 @@ def test_a_full_disk_is_explained(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with (
-        pytest.raises(
-            pytest.raises(OSError, match=r"no space left to write .*file: free some space there, or choose"),
-        ),
+        pytest.raises(OSError, match=r"no space left to write .*file: free some space there, or choose"),
         atomic_write(tmp_path / "file") as file,
     ):
         file.write(b"new")
