@@ -83,6 +83,17 @@ def test_passes_run_the_stack_on_its_own_result(images):
     assert out.pose[:, 1].abs().max() < 0.2 * out.pose[:, 0].abs().max()
 
 
+def test_jitter_is_noise_of_the_given_size_on_the_poses_in_training_alone(images):
+    torch.manual_seed(0)
+    canonicalizer = et.Canonicalizer(["x_shear"], channels=4, jitter=0.01)
+    still = copy.deepcopy(canonicalizer)
+    still.jitter = 0.0
+    many = images[:1].expand(500, -1, -1, -1)
+    noise = canonicalizer(many).pose - still(many).pose
+    assert noise.std().item() == pytest.approx(0.01 * 10, rel=0.15)  # the chart's range is 10 wide
+    torch.testing.assert_close(canonicalizer.eval()(many).pose, still.eval()(many).pose)
+
+
 def test_a_gate_holds_back_what_is_uncertain(images):
     torch.manual_seed(0)
     layer = et.EquivariantTransformer("x_shear", channels=8).eval()
@@ -314,6 +325,7 @@ def test_inference_can_be_captured_in_a_cuda_graph(pixels):
         (lambda _: et.Canonicalizer([]), ValueError, "at least one layer"),
         (lambda _: et.Canonicalizer(["x_shear"], passes=0), ValueError, "at least 1"),
         (lambda _: et.Canonicalizer(["x_shear"], gate=2.0), ValueError, r"\(0, 1\]"),
+        (lambda _: et.Canonicalizer(["x_shear"], jitter=-0.1), ValueError, r"\[0, 1\)"),
     ],
 )
 def test_bad_input_is_explained(images, call, error, message):

@@ -71,6 +71,7 @@ class Card:
             strides=(2, 1) if min(self.size) > 32 else (1, 1),  # as in the paper, for MNIST and for SVHN
             dropout=config.dropout,
             background=self.background,
+            jitter=config.jitter,
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -114,6 +114,8 @@ class InChart(_OnChart):
 class _Transformer(_OnChart):
     """What both kinds of layer share; they differ in what they look at and in how they read the pose."""
 
+    widths: Tensor
+
     def __init__(
         self,
         chart: Chart,
@@ -129,6 +131,8 @@ class _Transformer(_OnChart):
         self.in_channels = in_channels
         self.bounds = _bounds(bound, len(chart.groups))
         self.background = background
+        widths = torch.tensor([high - low for low, high in chart.ranges[: len(chart.groups)]])
+        self.register_buffer("widths", widths, persistent=False)
 
     def predict(self, images: Tensor, warp: Warp, background: float | Tensor) -> Prediction:
         """The pose of `images` `(B, C, H, W)` seen through `warp`."""
@@ -142,7 +146,7 @@ class _Transformer(_OnChart):
 
     def forward(self, images: Tensor) -> Canonicalization:
         """`(B, C, H, W)` to the canonical images and everything about them."""
-        return _canonicalize([self], images, self.background, passes=1, gate=None)
+        return _canonicalize([self], images, self.background, passes=1, gate=None, jitter=0.0)
 
 
 class EquivariantTransformer(_Transformer):
@@ -225,6 +229,8 @@ class Canonicalizer(nn.Module):
         background: the value of the images outside their frame; None takes the mean of each image's border.
         passes: how often the stack is run, with the same weights, on its own result.
         gate: shrinks a pose in proportion to its confidence below this value; None leaves poses as they are.
+        jitter: standard deviation of the noise that training adds to the poses, as a share of the range of each chart.
+            Well aligned images are few images; with some noise the network behind learns more from them.
 
     >>> canonicalizer = Canonicalizer(["x_shear", "hyperbolic_rotation"], in_channels=1)
     >>> canonicalizer(torch.rand(2, 1, 32, 32)).names
@@ -241,6 +247,7 @@ class Canonicalizer(nn.Module):
         background: float | None = None,
         passes: int = 1,
         gate: float | None = None,
+        jitter: float = 0.0,
     ) -> None:
         super().__init__()
         if isinstance(layers, str) or not layers:
@@ -249,6 +256,8 @@ class Canonicalizer(nn.Module):
             raise ValueError(f"passes must be at least 1, got {passes}")
         if gate is not None and not 0 < gate <= 1:
             raise ValueError(f"a gate is a confidence in (0, 1], or None; got {gate}")
+        if not 0 <= jitter < 1:
+            raise ValueError(f"jitter is a share of the range of a chart, in [0, 1), got {jitter}")
         made = [
             layer
             if isinstance(layer, (EquivariantTransformer, SpatialTransformer))
@@ -262,10 +271,12 @@ class Canonicalizer(nn.Module):
         self.background = background
         self.passes = passes
         self.gate = gate
+        self.jitter = jitter
 
     def forward(self, images: Tensor) -> Canonicalization:
         """`(B, C, H, W)` to the canonical images and everything about them."""
-        return _canonicalize(list(self.layers), images, self.background, self.passes, self.gate)  # type: ignore[arg-type]
+        jitter = self.jitter if self.training else 0.0
+        return _canonicalize(list(self.layers), images, self.background, self.passes, self.gate, jitter)  # type: ignore[arg-type]
 
 
 class Canonicalized(nn.Module):
@@ -299,7 +310,12 @@ class Canonicalized(nn.Module):
 
 
 def _canonicalize(
-    layers: Sequence[_Transformer], images: Tensor, background: float | None, passes: int, gate: float | None
+    layers: Sequence[_Transformer],
+    images: Tensor,
+    background: float | None,
+    passes: int,
+    gate: float | None,
+    jitter: float,
 ) -> Canonicalization:
     _check(images, layers[0].in_channels)
     outside = border_mean(images) if background is None else background
@@ -311,6 +327,9 @@ def _canonicalize(
         if gate is not None:
             certain = (prediction.confidence / gate).clamp(max=1)
             prediction = prediction._replace(pose=prediction.pose * certain)
+        if jitter:
+            noise = jitter * layer.widths * torch.randn_like(prediction.pose)
+            prediction = prediction._replace(pose=prediction.pose + noise)
         warp = warp.compose(_removal(layer.chart, prediction.pose))
         found.append(prediction)
         names += [group.name for group in layer.chart.groups]

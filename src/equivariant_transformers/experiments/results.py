@@ -27,6 +27,7 @@ _UNRELATED_TO_COST = (
     "learning_rate",
     "decay",
     "dropout",
+    "jitter",
     "weight_decay",
     "averaging",
     "device",

@@ -72,6 +72,7 @@ def build(
     strides: tuple[int, int] = (2, 1),
     dropout: float = 0.3,
     background: float | None = None,
+    jitter: float = 0.0,
 ) -> nn.Module:
     """A network of the paper, from normalised images `(B, in_channels, *size)` to logits `(B, classes)`.
 
@@ -87,6 +88,7 @@ def build(
         strides: of the convolutions of the paper's predictors; (1, 1) on SVHN.
         dropout: of the classifier; capsules have none.
         background: the value of the normalised images outside their frame; None takes the mean of each image's border.
+        jitter: noise on the poses in training, as a share of the range of each chart.
 
     >>> import torch
     >>> model = build("z2cnn", layers=["x_shear", "hyperbolic_rotation"], chart="log_polar")
@@ -102,7 +104,8 @@ def build(
     lookup(PREDICTORS, predictor, "predictor")
     if layers:
         made = [_layer(name, predictor, in_channels, size, strides) for name in layers]
-        return Canonicalized(classifier, Canonicalizer(made, in_channels, background=background), chart=view)
+        canonicalizer = Canonicalizer(made, in_channels, background=background, jitter=jitter)
+        return Canonicalized(classifier, canonicalizer, chart=view)
     return classifier if view is None else nn.Sequential(InChart(view, background=background), classifier)
 
 

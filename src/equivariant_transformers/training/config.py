@@ -14,7 +14,9 @@ Background = Literal["border", "black"]
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A run: data, network, optimisation, machine. The defaults are the paper's protocol on Projective MNIST.
+    """A run: data, network, optimisation, machine.
+
+    The defaults are the paper's protocol on Projective MNIST, but for how poses are read and the noise on them.
 
     >>> Config(layers=("x_shear",)).replace(seed=3).seed
     3
@@ -41,6 +43,8 @@ class Config:
     """What lies outside an image: the mean of its border, or black."""
     dropout: float = 0.3
     """The share of features that training leaves out."""
+    jitter: float = 0.015
+    """Noise on the poses in training, as a share of the range of each chart; the paper has none."""
 
     epochs: int = 300
     """Passes through the training images."""
@@ -69,6 +73,7 @@ class Config:
             self._check(name, getattr(self, name) >= 1, "at least 1")
         self._check("examples", self.examples is None or self.examples >= 1, "at least 1")
         self._check("dropout", 0 <= self.dropout < 1, "in [0, 1)")
+        self._check("jitter", 0 <= self.jitter < 1, "in [0, 1)")
         self._check("learning_rate", 0 < self.learning_rate < float("inf"), "positive")
         self._check("decay", 0 < self.decay <= 1, "in (0, 1]")
         self._check("averaging", 0 <= self.averaging < 1, "in [0, 1)")
