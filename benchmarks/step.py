@@ -31,7 +31,14 @@ def digits(count, device):
 
 def make(config, dataset):
     torch.manual_seed(0)
-    module = build(layers=config.layers, chart=config.chart, predictor=config.predictor, background=dataset.black)
+    module = build(
+        layers=config.layers,
+        chart=config.chart,
+        predictor=config.predictor,
+        dropout=config.dropout,
+        background=dataset.black,
+        jitter=config.jitter,
+    )
     return Run(module.to(dataset.images.device), Loader(dataset, batch_size=config.batch_size), config)
 
 

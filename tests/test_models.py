@@ -88,7 +88,7 @@ def test_the_equivariant_predictor_has_the_shapes_of_the_paper(name):
         (32, 32, 32),  # conv1
         (32, 32, 32 + wrap),
         (32, 32, 32),  # conv2
-        (32, 32),  # maxpool
+        (32, 32 + 2),  # maxpool, padded
         (1, 32),  # conv3
         (1,),  # centroid
     ]

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from equivariant_transformers.projective import at_least_float32
 
-_FEW = 64  # values of a kernel
-
 
 def pad(
     images: Tensor,
@@ -40,51 +38,6 @@ def pad(
 def wrap_around(images: Tensor, reach: int, wraps: tuple[bool, bool]) -> Tensor:
     """`images` `(B, C, H, W)` with `reach` more samples on each side of the axes that wrap, (along W, along H)."""
     return pad(images, (reach * wraps[0], reach * wraps[1]), wraps)
-
-
-def convolve(
-    images: Tensor, kernels: Tensor, stride: tuple[int, ...] = (1, 1), padding: tuple[int, ...] = (0, 0)
-) -> Tensor:
-    """`images` `(B, C, H, W)` convolved with `kernels` `(O, C, h, w)`, with `padding` (along H, along W) of zeros.
-
-    A GPU is slow to convolve one or two channels; there it is a product of matrices.
-    """
-    channels, height, width = kernels.shape[1:]
-    if not images.is_cuda or channels * height * width > _FEW:
-        return F.conv2d(images, kernels, stride=stride, padding=padding)
-    images = F.pad(images, (padding[1], padding[1], padding[0], padding[0]))
-    rows, columns = images.shape[2] - height + 1, images.shape[3] - width + 1
-    shifted = [
-        images[:, :, i : i + rows : stride[0], j : j + columns : stride[1]] for i in range(height) for j in range(width)
-    ]
-    patches = torch.stack(shifted, -1).permute(0, 2, 3, 1, 4)  # (B, rows, columns, C, h * w)
-    batch, rows, columns = patches.shape[:3]
-    patches = patches.reshape(batch, rows * columns, -1)
-    unused = -patches.shape[-1] % 16  # matrix units want multiples of 16
-    weights = F.pad(kernels.flatten(1), (0, unused)).t()
-    # One product for each image, so that the sum over images in the gradient is spread over the GPU.
-    result = torch.bmm(F.pad(patches, (0, unused)), weights.expand(batch, -1, -1))
-    return result.reshape(batch, rows, columns, -1).permute(0, 3, 1, 2)
-
-
-class Conv2d(nn.Conv2d):
-    """`convolve` with weights of its own."""
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int,
-        *,
-        stride: int = 1,
-        padding: tuple[int, int] = (0, 0),
-    ) -> None:
-        super().__init__(in_channels, out_channels, kernel_size, stride=stride, bias=False)
-        self.zeros = padding
-
-    def forward(self, images: Tensor) -> Tensor:
-        """`(B, C, H, W)` to `(B, O, h, w)`."""
-        return convolve(images, self.weight, self.stride, self.zeros)
 
 
 class ScaleNorm(nn.Module):

@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from equivariant_transformers.charts import Chart
-from equivariant_transformers.conv import CentredActivation, Conv2d, ScaleNorm, convolve, pad, wrap_around
+from equivariant_transformers.conv import CentredActivation, ScaleNorm, pad, wrap_around
 from equivariant_transformers.projective import at_least_float32, wrap
 
 _FLOOR = 1e-4
@@ -57,7 +57,7 @@ class ConsistentPredictor(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, 3, bias=False)
         self.norm2 = ScaleNorm(channels)
         self.activation2 = CentredActivation(channels)
-        self.maps = nn.ModuleList(_Evidence(channels, chart.periodic[axis]) for axis in range(self.poses))
+        self.maps = nn.ModuleList(nn.Conv1d(channels, 1, 3, bias=False) for _ in range(self.poses))
         self.log_excess = nn.Parameter(torch.full((self.poses,), math.log(0.25)))  # p = 1.25 at first
         self.bias = nn.Parameter(torch.zeros(self.poses))
         blur = torch.softmax(-torch.arange(-3.0, 4.0).square() / 2, 0)
@@ -77,7 +77,7 @@ class ConsistentPredictor(nn.Module):
         x = pad(x, (4, 1) if self.poses == 1 else (4, 4), periodic)
         for axis in (-1, -2)[: self.poses]:
             x = self._smooth(x, axis)
-        x = convolve(x, self._derivative(self.conv1.weight), self.conv1.stride)
+        x = F.conv2d(x, self._derivative(self.conv1.weight), stride=self.conv1.stride)
         x = self.activation1(self.norm1(x))
         kernels = self._derivative(self.conv2.weight) if self.chart.order == 2 else self.conv2.weight
         x = wrap_around(x, 1, periodic)
@@ -88,7 +88,9 @@ class ConsistentPredictor(nn.Module):
             pooled.append(x.mean(3))
         maps = []
         for axis, (features, conv) in enumerate(zip(pooled, self.maps, strict=True)):
-            maps.append(_heatmap(conv(features)[:, 0], 1 + self.log_excess[axis].exp()))
+            features = pad(features[:, :, None], (1, 0), (periodic[axis], False), "constant")[:, :, 0]
+            evidence = at_least_float32(conv(features)[:, 0])  # (B, samples)
+            maps.append(_heatmap(evidence, 1 + self.log_excess[axis].exp()))
         return _read(maps, self.chart, self.bias)
 
     def _derivative(self, kernels: Tensor) -> Tensor:
@@ -119,7 +121,7 @@ class SoftmaxPredictor(nn.Module):
         self.chart = chart
         self.poses = len(chart.groups)
         self.trunk = _Trunk(in_channels, channels, strides, chart.periodic)
-        self.maps = nn.ModuleList(_Evidence(channels, chart.periodic[axis]) for axis in range(self.poses))
+        self.maps = nn.ModuleList(nn.Conv1d(channels, 1, 3, bias=False) for _ in range(self.poses))
         self.bias = nn.Parameter(torch.zeros(self.poses))
         self.register_buffer("half_ranges", _half_ranges(chart), persistent=False)
         self.stride = strides[0] * strides[1]
@@ -130,8 +132,9 @@ class SoftmaxPredictor(nn.Module):
         pooled = [_maximum(x, axis) for axis in (2, 3)[: self.poses]]
         pooled = [_maximum(f.reshape(-1, self.chart.sheets, *f.shape[1:]), 1) for f in pooled]  # (B, channels, samples)
         maps = []
-        for features, conv in zip(pooled, self.maps, strict=True):
-            maps.append(torch.softmax(conv(features)[:, 0], -1))
+        for features, conv, wraps in zip(pooled, self.maps, self.chart.periodic, strict=False):
+            features = pad(features[:, :, None], (1, 0), (wraps, False), "constant")[:, :, 0]
+            maps.append(torch.softmax(at_least_float32(conv(features)[:, 0]), -1))
         return _read(maps, self.chart, torch.tanh(self.bias) * self.half_ranges, self.stride)
 
 
@@ -165,7 +168,7 @@ class _Trunk(nn.Module):
         self.periodic = periodic
         padding = (0 if periodic[1] else 1, 0 if periodic[0] else 1)
         self.convs = nn.ModuleList(
-            Conv2d(width, channels, 3, stride=stride, padding=padding)
+            nn.Conv2d(width, channels, 3, stride=stride, padding=padding, bias=False)
             for width, stride in zip((in_channels, channels), strides, strict=True)
         )
         self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in strides)
@@ -175,22 +178,6 @@ class _Trunk(nn.Module):
         for conv, norm in zip(self.convs, self.norms, strict=True):
             x = F.leaky_relu(norm(conv(wrap_around(x, 1, self.periodic))), 0.1, inplace=True)
         return x
-
-
-class _Evidence(nn.Conv1d):
-    """A convolution to one channel, zeros beyond ends that do not wrap; sums of products, which a compiler can fuse."""
-
-    def __init__(self, channels: int, wraps: bool) -> None:
-        super().__init__(channels, 1, 3, bias=False)
-        self.wraps = wraps
-
-    def forward(self, features: Tensor) -> Tensor:
-        """`(B, C, samples)` to `(B, 1, samples)`."""
-        samples = features.shape[-1]
-        wide = at_least_float32(pad(features[:, :, None], (1, 0), (self.wraps, False), "constant")[:, :, 0])
-        taps = enumerate(self.weight[0, :, :, None].unbind(1))
-        first, *others = [(wide.narrow(-1, k, samples) * tap).sum(1, keepdim=True) for k, tap in taps]
-        return sum(others, first)
 
 
 PREDICTORS: dict[str, type[ConsistentPredictor] | type[SoftmaxPredictor] | type[DirectPredictor]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from equivariant_transformers.conv import Conv2d, wrap_around
+from equivariant_transformers.conv import wrap_around
 
 _SMALLEST = 50
 
@@ -42,7 +42,7 @@ class Z2CNN(nn.Module):
         self.wraps = wraps
         self.dropout = dropout
         self.convs = nn.ModuleList(
-            Conv2d(in_channels if layer == 1 else channels, channels, 3) for layer in range(1, 7)
+            nn.Conv2d(in_channels if layer == 1 else channels, channels, 3, bias=False) for layer in range(1, 7)
         )
         self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in self.convs)
         self.head = nn.Conv2d(channels, classes, 3)
