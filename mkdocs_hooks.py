@@ -58,7 +58,8 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def mathml(formula: re.Match[str]) -> str:
-    return convert(html.unescape(formula[2]).strip(), display="block" if formula[1] == "div" else "inline")
+    made = convert(html.unescape(formula[2]).strip(), display="block" if formula[1] == "div" else "inline")
+    return made.replace('<mo stretchy="false">&#x0007C;', '<mo stretchy="false" lspace="0" rspace="0">&#x0007C;')  # |x|
 
 
 @cache
