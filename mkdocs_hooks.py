@@ -59,7 +59,7 @@ def on_page_content(html: str, **_: Any) -> str:
 
 def mathml(formula: re.Match[str]) -> str:
     made = convert(html.unescape(formula[2]).strip(), display="block" if formula[1] == "div" else "inline")
-    return made.replace('<mo stretchy="false">&#x0007C;', '<mo stretchy="false" lspace="0" rspace="0">&#x0007C;')  # |x|
+    return re.sub(r"<mo([^>]*)>(&#x0007C;|\|)", r'<mo\1 lspace="0" rspace="0">\2', made)  # |x| without gaps
 
 
 @cache
@@ -110,4 +110,5 @@ def notebook_pages() -> Iterator[tuple[str, str | bytes]]:
                 parts.append(f"![What the cell above draws]({picture})")
             else:
                 parts.append(f"```text\n{''.join(data['text/plain']).rstrip()}\n```")
+    parts.insert(1, f"[:material-download: This page as a notebook]({NOTEBOOK.name}){{ .md-button }}")
     yield "quickstart.md", "\n\n".join(parts) + "\n"

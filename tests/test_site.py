@@ -80,7 +80,7 @@ def test_the_notebook_runs(monkeypatch, tmp_path, capsys):
 
 def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path):
     pytest.importorskip("mkdocs")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True
     )
