@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: run pictures test lint types tests benchmark clean
+.PHONY: run pictures test lint types tests docs benchmark clean
 
 run: $(INSTALLED)  ## fetch MNIST, train a small ET network beside a plain CNN, draw what its layers do
 	$(BIN)/python examples/quickstart.py --out out
@@ -24,6 +24,9 @@ types: $(INSTALLED)
 
 tests: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto -q
+
+docs: $(INSTALLED)  ## the documentation site, into out/site (the tests build it too)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 benchmark: $(INSTALLED)  ## warping beside kornia
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[benchmark]"

@@ -1,6 +1,7 @@
 """The examples run and draw what they say."""
 
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -8,19 +9,31 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
+import stand_ins
 import tiny_mnist
+from PIL import Image
+
+from equivariant_transformers.classifier import Card, Classifier
+from equivariant_transformers.data import from_folder
+from equivariant_transformers.training import Config
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 @pytest.mark.parametrize(
     ("script", "pictures"),
-    [("first_look.py", ["coordinates.png", "groups.png"]), ("pose_plot.py", ["pose_plot.png"])],
+    [
+        (["first_look.py"], ["coordinates.png", "groups.png"]),
+        (["pose_plot.py"], ["pose_plot.png"]),
+        (["orbit.py", "--frames", "2"], ["orbit.webp"]),
+    ],
 )
 def test_examples_draw(script, pictures, tmp_path):
     pytest.importorskip("matplotlib")
-    subprocess.run([sys.executable, EXAMPLES / script, "--out", tmp_path], check=True, capture_output=True)
+    name, *options = script
+    subprocess.run([sys.executable, EXAMPLES / name, *options, "--out", tmp_path], check=True, capture_output=True)
     for picture in pictures:
         assert (tmp_path / picture).stat().st_size > 10_000
 
@@ -30,13 +43,7 @@ def quickstart(monkeypatch, tmp_path):
     """Runs the quickstart on a tiny MNIST."""
     pytest.importorskip("matplotlib")
     pytest.importorskip("rich")
-    projective_mnist = import_module("equivariant_transformers.data.projective_mnist")
-    digits = tiny_mnist.arrays()
-    tiny_mnist.expect(monkeypatch, digits)
-    tiny_mnist.write(tmp_path / "mnist", digits)
-    monkeypatch.setenv("ET_DATA", str(tmp_path))
-    monkeypatch.setattr(projective_mnist, "EXAMPLES", 40)
-    monkeypatch.setattr(projective_mnist, "VALIDATION", 20)
+    tiny_mnist.install(monkeypatch, tmp_path)
     settings = ["--examples", "16", "--epochs", "1", "--out", str(tmp_path / "out")]
     monkeypatch.setattr(sys, "argv", ["quickstart.py", *settings])
     return lambda: runpy.run_path(str(EXAMPLES / "quickstart.py"), run_name="__main__")
@@ -59,3 +66,45 @@ def test_the_quickstart_stops_when_it_is_interrupted(quickstart, tmp_path, monke
     with pytest.raises(SystemExit, match="stopped"):
         quickstart()
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A folder of two classes of eight noisy pictures."""
+    rng = np.random.default_rng(0)
+    for name in ("bright", "dark"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(8):
+            picture = rng.integers(0, 100, (20, 24, 3)) + (100 if name == "bright" else 0)
+            Image.fromarray(picture.astype(np.uint8)).save(tmp_path / "photos" / name / f"{number}.png")
+    return tmp_path / "photos"
+
+
+@pytest.mark.parametrize("library", ["stand-in", "timm", "torchvision"])
+def test_a_backbone_behind_layers_trains_in_an_ordinary_loop(library, photos, monkeypatch, capsys):
+    stand_ins.backbones_of(library, monkeypatch)
+    monkeypatch.setattr(sys, "argv", ["wrap_backbone.py", str(photos), "--epochs", "2"])
+    runpy.run_path(str(EXAMPLES / "wrap_backbone.py"), run_name="__main__")
+    said = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in said] == ["epoch 1", "epoch 2"]
+
+
+def test_a_folder_is_canonicalized(photos, tmp_path):
+    card = Card.of(Config(network="resnet10", layers=("rotation",)), from_folder(photos, size=(32, 32)).train)
+    Classifier(card.build(), card).save(tmp_path / "model.safetensors")
+    program = tmp_path / "et"  # as installing the package makes it
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m equivariant_transformers "$@"\n')
+    program.chmod(0o755)
+    where = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    command = ["bash", EXAMPLES / "canonicalize_folder.sh", tmp_path / "model.safetensors", photos / "bright"]
+    done = subprocess.run([*command, tmp_path / "canonical"], env=where, capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) == 1 + 8
+    names = {path.name for path in (tmp_path / "canonical").iterdir()}
+    assert names == {f"{number}.png" for number in range(8)}
+
+
+def test_a_group_by_its_formula_follows(capsys):
+    runpy.run_path(str(EXAMPLES / "own_group.py"), run_name="__main__")
+    said = capsys.readouterr().out
+    assert "rho_1 = x/sin(3*y)" in said
+    assert 0.95 < float(re.search(r"^wave\s+([\d.]+)", said, re.MULTILINE)[1]) < 1.05

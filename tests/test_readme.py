@@ -5,11 +5,14 @@ import re
 from pathlib import Path
 
 import pytest
+import stand_ins
+import torch
 
 import equivariant_transformers as et
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+MATHEMATICS = (ROOT / "docs" / "mathematics.md").read_text()
 CONSISTENCY = (ROOT / "docs" / "consistency.md").read_text()
 
 
@@ -19,8 +22,21 @@ def test_the_code_runs():
             exec(compile(block, "page", "exec"), {})
 
 
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("library", ["stand-in", "timm"])
+def test_the_training_loop_runs_before_and_after_the_change(library, added, monkeypatch):
+    stand_ins.backbones_of(library, monkeypatch)
+    (diff,) = re.findall(r"```diff\n(.*?)```", README, re.DOTALL)
+    kept = [line[1:] for line in diff.splitlines() if added or not line.startswith("+")]
+    space = {"loader": [(torch.rand(4, 3, 32, 32), torch.arange(4))]}
+    exec(compile("\n".join(kept), "README", "exec"), space)
+    assert isinstance(space["model"], et.Canonicalized) == added
+    assert all(parameter.grad is not None for parameter in space["model"].parameters())
+
+
 def test_the_chart_table_is_true():
-    lines = [line for line in README.splitlines() if line.startswith("| `")]
+    part = MATHEMATICS.partition("## The charts")[2].partition("## ")[0]
+    lines = [line for line in part.splitlines() if line.startswith("| `")]
     rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
     assert [row[0].strip("`") for row in rows] == list(et.CHARTS)
     for name, _, _, first, second, sheets, share in rows:

@@ -42,6 +42,17 @@ def expect(monkeypatch, wanted):
     monkeypatch.setattr(mnist.subprocess, "run", no_registry)
 
 
+def install(monkeypatch, folder):
+    """Make the library find these digits in its cache, which `folder` becomes."""
+    digits = arrays()
+    expect(monkeypatch, digits)
+    write(folder / "mnist", digits)
+    monkeypatch.setenv("ET_DATA", str(folder))
+    projective_mnist = import_module("equivariant_transformers.data.projective_mnist")
+    monkeypatch.setattr(projective_mnist, "EXAMPLES", 40)
+    monkeypatch.setattr(projective_mnist, "VALIDATION", 20)
+
+
 def no_registry(*_, **__):
     raise OSError("no connection")
 

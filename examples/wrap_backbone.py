@@ -1,0 +1,51 @@
+"""An ordinary training loop around a network of timm or torchvision. The lines marked with + put layers in front of it.
+
+python examples/wrap_backbone.py FOLDER [--network resnet18] [--epochs 3]
+
+FOLDER has a subfolder of images for each class; docs/tutorial.md makes one.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import equivariant_transformers as et  # +
+
+try:
+    from timm import create_model
+except ImportError:
+    from torchvision.models import get_model as create_model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="a subfolder of images for each class")
+    parser.add_argument("--network", default="resnet18", help="its name in timm or torchvision")
+    parser.add_argument("--epochs", type=int, default=3)
+    given = parser.parse_args()
+    torch.manual_seed(0)
+    splits = et.data.from_folder(given.folder)
+    train, validation = splits.train, splits.validation
+
+    model = create_model(given.network, num_classes=len(train.classes))
+    model = et.Canonicalized(model, et.Canonicalizer(["rotation"], in_channels=3))  # +
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for epoch in range(given.epochs):
+        model.train()
+        for batch in torch.randperm(len(train)).split(32):
+            loss = nn.functional.cross_entropy(model(train.normalise(train.images[batch])), train.labels[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            right = model(validation.normalise(validation.images)).argmax(1) == validation.labels
+        print(f"epoch {epoch + 1}: {100 * right.float().mean().item():.1f} % of the validation images right")
+
+
+if __name__ == "__main__":
+    main()
