@@ -1,7 +1,9 @@
 """Exported networks compute what the networks themselves do: pixels, poses and logits, in batches of any size."""
 
 import json
+import re
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ import equivariant_transformers as et
 from equivariant_transformers import cli
 from equivariant_transformers.classifier import Card, Classifier
 from equivariant_transformers.data import ImageSet
-from equivariant_transformers.export import OPSET, ExportError, to_onnx, to_program
+from equivariant_transformers.export import OPSET, ExportError, blobs, to_onnx, to_program
 from equivariant_transformers.pose import SoftmaxPredictor
 from equivariant_transformers.training import Config
 
@@ -19,11 +21,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 GROUPS = list(et.GROUPS)
-
-
-def clouds(count, side):
-    coarse = torch.rand(count, 1, 5, 5, generator=torch.Generator().manual_seed(1))
-    return nn.functional.interpolate(coarse, (side, side), mode="bilinear", align_corners=True)
+PAGE = (Path(__file__).parent.parent / "docs" / "export.md").read_text()
 
 
 @torch.no_grad()
@@ -62,7 +60,7 @@ class Stacks(nn.Module):
 @torch.no_grad()
 def test_onnx_has_the_pixels_and_poses_of_every_group_and_predictor(groups):
     torch.manual_seed(0)
-    module, images = decided(Stacks(groups)), clouds(3, 16)
+    module, images = decided(Stacks(groups)), blobs(3, 1, (16, 16))
     program = torch.onnx.export(
         torch.export.export(module, (images,)), (), dynamo=True, opset_version=OPSET, optimize=False, verbose=False
     )
@@ -112,7 +110,7 @@ def load_program(path):
     [("model.onnx", load_onnx, "ONNX, opset 18"), ("model.pt2", load_program, "a program of torch.export")],
 )
 @torch.no_grad()
-def test_a_model_is_exported_for_any_batch(model, tmp_path, capfd, name, load, form):
+def test_a_model_is_exported_for_any_batch(model, tmp_path, monkeypatch, capfd, name, load, form):
     assert cli.main(["export", str(tmp_path / "out" / name), "--model", str(model), "--json"]) == 0
     out, err = capfd.readouterr()
     assert err == ""
@@ -124,35 +122,67 @@ def test_a_model_is_exported_for_any_batch(model, tmp_path, capfd, name, load, f
     classifier = Classifier.load(model)
     assert Card.from_dict(json.loads(card)) == classifier.card
     for count in (1, 5):
-        images = (255 * clouds(count, 64)).to(torch.uint8)
+        images = (255 * blobs(count, 1, (64, 64))).to(torch.uint8)
         torch.testing.assert_close(exported(images), classifier(images), rtol=0, atol=1e-4)
+    monkeypatch.chdir(tmp_path / "out")
+    run_page(name, {})
+
+
+def run_page(about, names):
+    """Run the blocks of the page that name a file."""
+    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        if about in block:
+            exec(compile(block, "docs/export.md", "exec"), names)
 
 
 @torch.no_grad()
-def test_layers_are_exported_with_their_pictures(tmp_path):
+def test_layers_are_exported_with_their_pictures(tmp_path, monkeypatch):
     torch.manual_seed(0)
-    chart = et.chart("x_translation").replace(size=(12, 12))
-    canonicalizer = et.Canonicalizer([chart], predictor="softmax", channels=4)
-    assert to_program(canonicalizer, tmp_path / "layer.pt2", clouds(1, 16)) <= 1e-4
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    run_page("layer.pt2", names)
+    canonicalizer, images = names["canonicalizer"], blobs(4, 1, (32, 32))
     assert canonicalizer.training  # the module itself stays as it was
-    found = torch.export.load(tmp_path / "layer.pt2").module()(clouds(4, 16))
-    expected = canonicalizer.eval()(clouds(4, 16))
+    expected = canonicalizer.eval()(images)
+    found = torch.export.load(tmp_path / "layer.pt2").module()(images)
     for here, there in zip((expected.image, expected.pose, expected.confidence), found, strict=True):
         torch.testing.assert_close(there, here, rtol=0, atol=1e-4)
+
+
+class Still(nn.Module):
+    """A layer that finds nothing."""
+
+    def forward(self, images):
+        zero = images.mean((1, 2, 3))[:, None] * 0
+        return et.Canonicalization(images, et.Warp.identity(), zero, ("rotation",), zero, (), 0.0)
+
+
+def test_outputs_have_names(tmp_path):
+    images = blobs(2, 1, (4, 4))
+    assert to_onnx(Still(), tmp_path / "layer.onnx", images) == 0
+    session = onnxruntime.InferenceSession(tmp_path / "layer.onnx")
+    assert [output.name for output in session.get_outputs()] == ["image", "pose", "confidence"]
+    assert torch.equal(torch.from_numpy(session.run(["image"], {"images": images.numpy()})[0]), images)
 
 
 class Fickle(nn.Module):
     """Does one thing itself and another when it is exported."""
 
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
     def forward(self, images):
-        return images + 1e-3 if torch.compiler.is_exporting() else images
+        return images + self.error if torch.compiler.is_exporting() else images
 
 
-@pytest.mark.parametrize("write", [to_onnx, to_program])
-@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
-def test_nothing_is_written_that_computes_something_else(write, tmp_path):
-    with pytest.raises(ExportError, match=r"differs from the network itself by 1\.0e-03, more than 1e-04"):
-        write(Fickle(), tmp_path / "file", torch.rand(1, 1, 4, 4))
+@pytest.mark.parametrize(
+    ("write", "error", "message"),
+    [(to_onnx, 1e-3, r"1\.0e-03"), (to_program, 1e-3, r"1\.0e-03"), (to_program, float("nan"), "nan")],
+)
+def test_nothing_is_written_that_computes_something_else(write, error, message, tmp_path):
+    with pytest.raises(ExportError, match=rf"differs from the network itself by {message}, more than 1e-04"):
+        write(Fickle(error), tmp_path / "file", torch.rand(1, 1, 4, 4))
     assert not list(tmp_path.iterdir())
 
 

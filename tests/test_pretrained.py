@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import re
 import runpy
+import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -27,8 +29,8 @@ IMAGES = torch.randint(256, (2, 1, 64, 64), generator=torch.Generator().manual_s
 
 def check_shipped(folder, limit=8_000_000):
     """Every file of weights loads, has the readable card that it holds, and all of them together are small."""
-    files = sorted(folder.glob("*.safetensors"))
-    assert [file.stem for file in files] == sorted(file.stem for file in folder.glob("*.json"))
+    files = list(folder.glob("*.safetensors"))
+    assert {file.stem for file in files} == {file.stem for file in folder.glob("*.json")}
     assert sum(file.stat().st_size for file in folder.iterdir()) < limit
     for file in files:
         card = Classifier.load(file).card
@@ -201,3 +203,14 @@ def test_torch_hub(monkeypatch):
         assert torch.equal(load("tiny_noise")(IMAGES), expected)
         assert not torch.equal(load("tiny_noise", pretrained=False).eval()(IMAGES), expected)
     assert load("canonicalizer", ["rotation"], in_channels=3)(torch.rand(1, 3, 16, 16)).names == ("rotation",)
+
+
+def test_the_page_runs(weights, tmp_path, monkeypatch):
+    pytest.importorskip("huggingface_hub")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    shutil.copy(ROOT / "hubconf.py", tmp_path)
+    shutil.copy(weights / "other.safetensors", tmp_path / "model.safetensors")
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "pretrained.md").read_text(), re.DOTALL):
+        exec(compile(block, "docs/pretrained.md", "exec"), {})
+    assert (tmp_path / "folder" / "README.md").exists()

@@ -30,12 +30,13 @@ def list_pretrained() -> dict[str, Card]:
     """The cards of all networks that `pretrained` has, by name: data, config, classes, measured errors."""
     from equivariant_transformers.classifier import Card
 
-    files = sorted((file for file in FOLDER.iterdir() if file.name.endswith(".json")), key=lambda file: file.name)
-    described = {file.name.removesuffix(".json"): json.loads(file.read_text(encoding="utf-8")) for file in files}
-    return {
-        name: Card.from_dict({key: value for key, value in fields.items() if key != "licence"})
-        for name, fields in described.items()
-    }
+    names = sorted(file.name.removesuffix(".json") for file in FOLDER.iterdir() if file.name.endswith(".json"))
+    cards = {}
+    for name in names:
+        fields = json.loads(FOLDER.joinpath(f"{name}.json").read_text(encoding="utf-8"))
+        del fields["licence"]
+        cards[name] = Card.from_dict(fields)
+    return cards
 
 
 def find(model: str | Path) -> Classifier:
