@@ -466,10 +466,10 @@ def test_damaged_models_and_full_disks(et, trained, bars, tmp_path, monkeypatch)
 
 
 def test_tracebacks_only_with_debug(et, monkeypatch):
-    for arguments in (["--debug", "evaluate", "nothing"], ["evaluate", "nothing", "--debug"]):
+    for arguments in (["--debug", "evaluate", "no.file"], ["evaluate", "no.file", "--debug"]):
         _, err = et(*arguments, code=1)
         assert err.startswith("Traceback")
-        assert err.endswith("error: there is no checkpoint at nothing\n")
+        assert err.endswith("error: there is no checkpoint at no.file\n")
 
     def broken(*_):
         raise KeyError("surprise")

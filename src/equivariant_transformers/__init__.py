@@ -22,6 +22,7 @@ from equivariant_transformers.layers import (
 from equivariant_transformers.legacy import load_2019
 from equivariant_transformers.measurements import Invariance, SelfConsistency
 from equivariant_transformers.pose import PREDICTORS
+from equivariant_transformers.pretrained import list_pretrained, pretrained
 from equivariant_transformers.warp import Warp
 
 __all__ = [
@@ -44,7 +45,9 @@ __all__ = [
     "derive",
     "group",
     "invariance",
+    "list_pretrained",
     "load_2019",
+    "pretrained",
     "self_consistency",
 ]
 __version__ = "0.1.0"

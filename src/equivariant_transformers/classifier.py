@@ -103,7 +103,7 @@ class Classifier(nn.Module):
         self.module = module
         self.card = card
         for name, values in zip(("scale", "shift"), scale_and_shift(card.mean, card.std), strict=True):
-            self.register_buffer(name, values, persistent=False)
+            self.register_buffer(name, values.clone(), persistent=False)  # not parts of one tensor
 
     def forward(self, images: Tensor) -> Tensor:
         """Bytes `(B, C, H, W)` to logits `(B, classes)`."""

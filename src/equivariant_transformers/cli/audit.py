@@ -12,8 +12,7 @@ from torch import Tensor
 
 from equivariant_transformers.audit import self_consistency
 from equivariant_transformers.charts import chart
-from equivariant_transformers.classifier import Classifier
-from equivariant_transformers.cli import console
+from equivariant_transformers.cli import console, models
 from equivariant_transformers.experiments.jobs import find_device, load_data
 from equivariant_transformers.groups import Group, lookup
 from equivariant_transformers.layers import Canonicalized, EquivariantTransformer, Layer, SpatialTransformer
@@ -38,7 +37,7 @@ class Subject:
 
 
 def audit(
-    model: Annotated[Path | None, typer.Argument(help="A model file; or give --group.")] = None,
+    model: Annotated[str | None, typer.Argument(help=f"{models.HELP} Or give --group.")] = None,
     group: Annotated[
         str | None, typer.Option(metavar="NAME,...", help="Groups or charts of layers with random weights.")
     ] = None,
@@ -62,8 +61,8 @@ def audit(
     where = find_device(device)
     try:
         if model and group:
-            raise ValueError("audit a model file or --group, not both")
-        subject = _from_file(model, where) if model else _from_names(group, predictor, seed, where)
+            raise ValueError("audit a model or --group, not both")
+        subject = _from_model(model, where) if model else _from_names(group, predictor, seed, where)
     except ValueError as error:
         raise console.Failure(str(error), console.WRONG_USAGE) from error
     pictures = _pictures(subject, dataset, count)
@@ -91,18 +90,18 @@ def audit(
     console.table("parameter", "theta", ">slope (95 %)", ">rms", ">median", rows=rows)
 
 
-def _from_file(path: Path, device: torch.device) -> Subject:
-    classifier = Classifier.load(path).to(device)
+def _from_model(model: str, device: torch.device) -> Subject:
+    classifier = models.load(model).to(device)
     card = classifier.card
     if not isinstance(classifier.module, Canonicalized):
-        raise ValueError(f"{path} has no layers to audit")
+        raise ValueError(f"{model} has no layers to audit")
     layers: Any = classifier.module.canonicalizer.layers
     return Subject(list(layers), card.in_channels, card.size, classifier.scale, classifier.shift)
 
 
 def _from_names(names: str | None, predictor: str, seed: int, device: torch.device) -> Subject:
     if not names:
-        raise ValueError("say what to audit: a model file, or --group with names of groups or charts")
+        raise ValueError("say what to audit: a model, or --group with names of groups or charts")
     lookup(PREDICTORS, predictor, "predictor")
     layers: list[Layer] = []
     for name in names.split(","):

@@ -10,7 +10,7 @@ import torch
 import typer
 
 from equivariant_transformers.classifier import Classifier
-from equivariant_transformers.cli import console
+from equivariant_transformers.cli import console, models
 from equivariant_transformers.data import ImageSet
 from equivariant_transformers.experiments.jobs import find_device, load_data
 
@@ -18,7 +18,7 @@ _BATCH = 250
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="A model file.")],
+    model: Annotated[str, typer.Argument(help=models.HELP)],
     dataset: Annotated[
         str | None, typer.Option(metavar="NAME", help="A data set or a folder of images; the model's own if not given.")
     ] = None,
@@ -26,14 +26,14 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Measure the error of a model on test images, with its 95 % confidence interval."""
-    classifier = Classifier.load(model).to(find_device(device))
+    classifier = models.load(model).to(find_device(device))
     images = load_test_images(classifier, dataset)
     mistakes = count_mistakes(classifier, images)
     low, high = wilson_interval(mistakes, len(images))
     if as_json:
         console.print_json(
             {
-                "model": str(model),
+                "model": model,
                 "dataset": images.name,
                 "origin": images.origin,
                 "images": len(images),

@@ -41,4 +41,5 @@ def gather() -> dict[str, Any]:
         "charts": list(et.CHARTS),
         "networks": list(NETWORKS),
         "predictors": list(et.PREDICTORS),
+        "pretrained": list(et.list_pretrained()),
     }

@@ -10,12 +10,12 @@ import typer
 from torch import Tensor
 
 from equivariant_transformers.classifier import Classifier
-from equivariant_transformers.cli import console
+from equivariant_transformers.cli import console, models
 from equivariant_transformers.experiments.jobs import find_device
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(help="A model file.")],
+    model: Annotated[str, typer.Argument(help=models.HELP)],
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files of any kind and size.")],
     canonical_out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write the canonical images into this folder.")
@@ -27,7 +27,7 @@ def predict(
 
     A file that cannot be read is named and skipped, and the exit code is 1.
     """
-    classifier = Classifier.load(model).to(find_device(device))
+    classifier = models.load(model).to(find_device(device))
     if canonical_out is not None and not classifier.card.config.layers:
         raise console.Failure(f"{model} has no layers that make canonical images", console.WRONG_USAGE)
     found = [_predict(classifier, path, canonical_out) for path in images]

@@ -1,0 +1,35 @@
+"""Entry points of `torch.hub`: `torch.hub.load(REPOSITORY, "projective_mnist")`, for each network with its own weights.
+
+`torch.hub.load(FOLDER, ..., source="local")` loads them from a copy of the repository.
+"""
+
+import sys
+from collections import abc as _abc
+from pathlib import Path as _Path
+
+sys.path.insert(0, str(_Path(__file__).parent / "src"))
+
+import equivariant_transformers as _et
+from equivariant_transformers.classifier import Classifier as _Classifier
+
+dependencies = ["torch", "numpy", "safetensors"]
+
+
+def canonicalizer(layers: _abc.Sequence[str], in_channels: int = 1, **options: object) -> _et.Canonicalizer:
+    """A stack of layers with random weights, to be put in front of a network: see `et.Canonicalizer`."""
+    return _et.Canonicalizer(layers, in_channels, **options)
+
+
+def _entry(name: str) -> _abc.Callable[..., _Classifier]:
+    def make(pretrained: bool = True) -> _Classifier:
+        if pretrained:
+            return _et.pretrained(name)
+        card = _et.list_pretrained()[name]
+        return _Classifier(card.build(), card)
+
+    make.__doc__ = f"The classifier {name!r}, with the weights that come with the library or with random ones."
+    return make
+
+
+for _name in _et.list_pretrained():
+    globals()[_name.replace("-", "_")] = _entry(_name)

@@ -1,0 +1,38 @@
+"""`et export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equivariant_transformers.cli import console, models
+from equivariant_transformers.export import OPSET, to_onnx, to_program
+
+_WRITERS = {".onnx": (f"ONNX, opset {OPSET}", to_onnx), ".pt2": ("a program of torch.export", to_program)}
+
+
+def export(
+    out: Annotated[Path, typer.Argument(metavar="FILE.onnx|FILE.pt2", help="The file to write; its ending decides.")],
+    model: Annotated[str, typer.Option(metavar="MODEL", help=models.HELP)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
+) -> None:
+    """Write a model as ONNX or as a program of torch.export, for use without this library.
+
+    The file takes bytes (batch, channels, height, width), batches of any size, and makes logits. It is written if its
+    results agree with the model's own to 1e-4, on the CPU.
+    """
+    if out.suffix not in _WRITERS:
+        raise console.Failure(f"the file to write ends in .onnx or .pt2, got {out}", console.WRONG_USAGE)
+    classifier = models.load(model)
+    form, write = _WRITERS[out.suffix]
+    difference = write(classifier, out)
+    card = classifier.card
+    if as_json:
+        console.print_json({"file": str(out), "format": form, "difference": difference, "bytes": out.stat().st_size})
+        return
+    shape = ", ".join(map(str, ("batch", card.in_channels, *card.size)))
+    console.say(f"{out}: {form}, {out.stat().st_size / 1e6:.2f} MB")
+    console.say(f"images uint8 ({shape}) to logits float32 (batch, {len(card.classes)})")
+    console.say(f"differs from the model by {difference:.1e} at most")
