@@ -292,7 +292,10 @@ class Canonicalized(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """The backbone's output for the canonical images."""
-        out: Canonicalization = self.canonicalizer(images)
+        return self.read(self.canonicalizer(images))
+
+    def read(self, out: Canonicalization) -> Tensor:
+        """The backbone's output for what the canonicalizer made of some images."""
         seen = out.image if self.view is None else out.on(self.view.grid).flatten(1, 2)  # sheets as channels
         result: Tensor = self.backbone(seen)
         return result
@@ -311,7 +314,7 @@ def _canonicalize(
         if gate is not None:
             certain = (prediction.confidence / gate).clamp(max=1)
             prediction = prediction._replace(pose=prediction.pose * certain)
-        warp = warp.compose(_removal(layer.chart, prediction.pose))
+        warp = warp.compose(removal(layer.chart, prediction.pose))
         found.append(prediction)
         names += [group.name for group in layer.chart.groups]
     return Canonicalization(
@@ -325,7 +328,7 @@ def _canonicalize(
     )
 
 
-def _removal(chart: Chart, pose: Tensor) -> Warp:
+def removal(chart: Chart, pose: Tensor) -> Warp:
     """The inverse transformation of `pose` `(B, k)`; the groups of a chart commute."""
     warp = Warp.identity()
     for group, theta in zip(chart.groups, pose.unbind(-1), strict=True):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from equivariant_transformers.checkpoint import CheckpointError
-from equivariant_transformers.cli import audit, console, data, evaluate, info, predict, reproduce, train
+from equivariant_transformers.cli import audit, console, data, demo, evaluate, info, predict, reproduce, train
 
 EXPECTED = (CheckpointError, ModuleNotFoundError, OSError, RuntimeError, ValueError)
 """Errors whose message says all; of others the kind is named too."""
@@ -23,7 +23,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 training diverged, 130 or 143 interrupted.",
 )
-for command in (train.train, evaluate.evaluate, audit.audit, predict.predict, reproduce.reproduce, info.info):
+for command in (
+    train.train,
+    evaluate.evaluate,
+    audit.audit,
+    predict.predict,
+    demo.demo,
+    reproduce.reproduce,
+    info.info,
+):
     paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
     app.command(help="\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs))(command)
 app.add_typer(data.app, name="data")

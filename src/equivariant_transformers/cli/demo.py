@@ -1,0 +1,63 @@
+"""`et demo`."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equivariant_transformers.classifier import Classifier
+from equivariant_transformers.cli import console
+
+_MODEL = "projective-mnist"
+
+
+def demo(
+    model: Annotated[str, typer.Option(metavar="FILE", help="A model file, or the name of a shipped model.")] = _MODEL,
+    plain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="The network without layers beside it, by default that of the shipped model."
+        ),
+    ] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="By default a free one from 7860 on.")] = None,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the page's address.")] = False,
+) -> None:
+    """Open a page on which you distort a digit and watch what each layer of a network does to it.
+
+    The page is served to this machine only, from this machine only, until Ctrl-C.
+    """
+    try:
+        from equivariant_transformers.demo import running
+    except ModuleNotFoundError as missing:
+        raise _needs(missing) from missing
+    if plain is None and model == _MODEL:
+        plain = f"{_MODEL}-plain"
+    stopped = threading.Event()
+    usual = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    try:
+        with running(_find(model), _find(plain) if plain else None, port=port, browser=not no_browser) as address:
+            console.say(f"The demo is at {address} (Ctrl-C ends it)")
+            stopped.wait()
+    except ModuleNotFoundError as missing:
+        raise _needs(missing) from missing
+    except KeyboardInterrupt:
+        console.note("the demo has ended")
+    finally:
+        signal.signal(signal.SIGTERM, usual)
+
+
+def _find(model: str) -> Classifier:
+    """The network in a file, or the shipped network of that name."""
+    if Path(model).suffix or Path(model).is_file():
+        return Classifier.load(model)
+    shipped: Classifier = importlib.import_module("equivariant_transformers.pretrained").pretrained(model)
+    return shipped
+
+
+def _needs(missing: ModuleNotFoundError) -> console.Failure:
+    return console.Failure(f"et demo needs {missing.name}: pip install 'equivariant-transformers[demo]'")
