@@ -23,7 +23,7 @@ types: $(INSTALLED)
 	$(BIN)/mypy
 
 tests: $(INSTALLED)
-	$(BIN)/python -m pytest -n auto -q
+	$(BIN)/python -m pytest -n auto --dist loadgroup -q
 
 benchmark: $(INSTALLED)  ## warping beside kornia
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[benchmark]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ def running(
         browser: whether to open the page.
     """
     scene.check(model, plain, uploads.SIDE)
+    if port is not None:
+        _check_free(port)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # faster for one image, and steady beside other programs
     with tempfile.TemporaryDirectory(prefix="et-demo-") as folder, _environment(_variables(folder)):
@@ -52,6 +55,15 @@ def running(
         finally:
             blocks.close(verbose=False)
             torch.set_num_threads(threads)
+
+
+def _check_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise OSError(f"port {port} is taken or not allowed ({error.strerror}); choose another one") from None
 
 
 def _variables(folder: str) -> dict[str, str]:

@@ -61,7 +61,10 @@ def orbit(found: Orbit) -> str:
         caption += ", <b class=et-plain>plain network</b>"
     plots = _plot(caption, values, here, lines, (0.0, 1.0), "{:.0%}")
     if found.predicted is None:
-        words = f"No layer predicts {_words(found.group).lower()}: the classifier's own coordinates deal with it."
+        words = f"No layer predicts {slider.label.lower()}."
+        if found.shifts_in:
+            coordinates = found.shifts_in.replace("_", "-")
+            words += f" The classifier looks in {coordinates} coordinates, where it is a shift."
         return f'<div class="et-orbit">{plots}<p class="et-aside">{words}</p></div>'
     predicted = [slider.from_theta(theta) for theta in found.predicted]
     bounds = (min(*values, *predicted), max(*values, *predicted))

@@ -21,9 +21,9 @@ _TITLE = """<header class="et-title"><h1>Equivariant Transformers</h1>
 <p>Drag a slider. Each layer looks at the picture in coordinates where its own transformation is a shift to the side,
 reads the shift where the <i class="et-key"></i> marker stands, and removes it. What is left, the canonical result, is
 what the classifier sees: it should hardly change.</p></header>"""
-
-_ASIDE = """<p class="et-aside">The curves are drawn anew when you let go of a slider. Both perspectives share one range,
-as in Projective MNIST: what x takes, y does not get.</p>"""
+_KINDS = "Choose a PNG, JPEG, GIF, WebP, BMP or TIFF of a digit."
+_ASIDE = """<p class="et-aside">The curves are drawn anew when you let go of a slider. Both perspectives share one
+range, as in Projective MNIST: what x takes, y does not get.</p>"""
 
 
 def theme() -> gr.themes.Base:
@@ -62,7 +62,7 @@ def build(model: Classifier, plain: Classifier | None) -> gr.Blocks:
         try:
             digit = uploads.read(data or b"")
         except PictureError as error:
-            return gr.skip(), gr.skip(), drawing.note(f"This file cannot be used: {error}.")
+            return gr.skip(), gr.skip(), drawing.note(f"This file cannot be used: {error}. {_KINDS}")
         return (digit, None), drawing.data_url(digit[None]), ""
 
     first = (samples[_FIRST], _label(model, _FIRST))

@@ -110,6 +110,8 @@ class Orbit:
     plain_shares: list[float] | None
     predicted: list[float] | None
     """What the layers for this group say, as the difference to theta = 0; None if there is no such layer."""
+    shifts_in: str | None
+    """The chart in which the classifier looks, if the group is a shift there."""
 
 
 def check(model: Classifier, plain: Classifier | None, side: int) -> None:
@@ -192,6 +194,7 @@ def make_orbit(
         shares=logits.softmax(1)[:-2, followed].tolist(),
         plain_shares=plain(images[:-2]).softmax(1)[:, followed].tolist() if plain else None,
         predicted=predicted,
+        shifts_in=_classifier_chart(model, group),
     )
 
 
@@ -202,6 +205,11 @@ def _takes(model: Classifier) -> tuple[int, tuple[int, int], tuple[str, ...]]:
 def _network(model: Classifier) -> Canonicalized:
     assert isinstance(model.module, Canonicalized)  # `check` has seen to it
     return model.module
+
+
+def _classifier_chart(model: Classifier, group: str) -> str | None:
+    view = _network(model).view
+    return view.view.name if view and group in [member.name for member in view.view.groups] else None
 
 
 def _distort(model: Classifier, digit: Tensor, poses: list[Pose]) -> Tensor:

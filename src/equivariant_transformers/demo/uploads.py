@@ -16,9 +16,9 @@ from torch import Tensor
 from equivariant_transformers.data import pictures
 from equivariant_transformers.data.pictures import PictureError
 
-MOST_BYTES = 10_000_000
+MOST_BYTES = 10 * 2**20
 MOST_PIXELS = 50_000_000
-FORMATS = ("PNG", "JPEG", "MPO", "GIF", "WEBP", "BMP", "TIFF")
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF")
 """What Pillow may decode; its other decoders are less used, and one of them starts another program."""
 
 SIDE, INK = 28, 20
@@ -33,7 +33,7 @@ def read(data: bytes) -> Tensor:
     if not data:
         raise PictureError("the file is empty")
     if len(data) > MOST_BYTES:
-        raise PictureError(f"the file is larger than {MOST_BYTES // 1_000_000} MB")
+        raise PictureError(f"the file is larger than {MOST_BYTES // 2**20} MB")
     try:
         picture = pictures.load(io.BytesIO(data), 2 * _ENOUGH, formats=FORMATS, most_pixels=MOST_PIXELS)
         return to_digit(_grey(picture))
