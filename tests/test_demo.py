@@ -17,7 +17,7 @@ from equivariant_transformers.data.imageset import ImageSet
 from equivariant_transformers.data.mnist import Digits
 from equivariant_transformers.data.projective_mnist import PERSPECTIVE, POSE_NAMES, RANGES
 from equivariant_transformers.data.synthesis import image_set
-from equivariant_transformers.demo import drawing, scene, uploads
+from equivariant_transformers.demo import drawing, poses, scene, uploads
 from equivariant_transformers.training import Config
 
 REST = dict.fromkeys(POSE_NAMES, 0.0)
@@ -47,7 +47,7 @@ def digit():
     return uploads.samples()[7]
 
 
-@pytest.mark.parametrize("slider", scene.SLIDERS, ids=lambda slider: slider.group)
+@pytest.mark.parametrize("slider", poses.SLIDERS, ids=lambda slider: slider.group)
 def test_a_slider_covers_the_range_of_projective_mnist(slider):
     assert sorted(map(slider.to_theta, slider.range)) == pytest.approx(sorted(RANGES[slider.group]))
     assert slider.to_theta(slider.rest) == 0
@@ -56,20 +56,20 @@ def test_a_slider_covers_the_range_of_projective_mnist(slider):
 
 @given(st.fixed_dictionaries({name: st.floats(-4, 4) for name in POSE_NAMES}))
 def test_a_possible_pose_is_one_of_projective_mnist(pose):
-    found = scene.possible(pose)
+    found = poses.possible(pose)
     assert abs(found["x_perspective"]) + abs(found["y_perspective"]) <= PERSPECTIVE + 1e-6
     for name, (low, high) in RANGES.items():
         assert low <= found[name] <= high
-        low, high = scene.room(name, found)
+        low, high = poses.room(name, found)
         assert low - 1e-6 <= found[name] <= high + 1e-6
-    assert scene.possible(found) == pytest.approx(found)
+    assert poses.possible(found) == pytest.approx(found)
 
 
 @pytest.mark.parametrize("pose", [REST, BENT])
 def test_the_distorted_picture_is_that_of_the_data_set(model, digit, pose):
-    poses = torch.tensor([[pose[name] for name in POSE_NAMES]])
+    thetas = torch.tensor([[pose[name] for name in POSE_NAMES]])
     base = Digits(digit[None], torch.tensor([7]))
-    expected = image_set(base, poses, POSE_NAMES, size=64, name="", origin="", mode="sharp_bicubic").images[0]
+    expected = image_set(base, thetas, POSE_NAMES, size=64, name="", origin="", mode="sharp_bicubic").images[0]
     assert torch.equal(scene.make_scene(model, None, digit, pose).distorted, expected)
 
 
@@ -115,21 +115,26 @@ def test_other_networks_can_be_shown(config, digit):
         assert f"<b>{html.escape(name)}</b>" in drawing.classes(found)
 
 
-def test_an_orbit_goes_through_the_scene(model, plain, digit):
-    orbit = scene.make_orbit(model, plain, digit, REST, "x_shear", label=3, samples=5)
+@pytest.mark.parametrize("group", POSE_NAMES)
+def test_an_orbit_goes_through_the_scene(model, plain, digit, group):
+    low, high = poses.room(group, BENT)
+    pose = {**BENT, group: (low + high) / 2}
+    orbit = scene.make_orbit(model, plain, digit, pose, group, label=3, samples=3)
+    assert orbit.thetas == pytest.approx([low, pose[group], high])
+    here = scene.make_scene(model, plain, digit, pose)
     assert orbit.name == "3"
-    assert orbit.thetas == pytest.approx([-1.5, -0.75, 0, 0.75, 1.5])
-    here = scene.make_scene(model, plain, digit, REST)
-    assert orbit.shares[2] == pytest.approx(here.shares[3], abs=1e-5)
-    assert orbit.plain_shares[2] == pytest.approx(here.plain_shares[3], abs=1e-5)
-    assert orbit.predicted[2] == pytest.approx(0, abs=1e-5)
-    turning = scene.make_orbit(model, None, digit, REST, "rotation", samples=2)
-    assert (orbit.shifts_in, turning.shifts_in, turning.predicted) == (None, "log_polar", None)
+    assert orbit.shares[1] == pytest.approx(here.shares[3], abs=1e-4)
+    assert orbit.plain_shares[1] == pytest.approx(here.plain_shares[3], abs=1e-4)
+    has_layer, shifts = group in ("x_shear", "hyperbolic_rotation"), group in ("rotation", "dilation")
+    assert (orbit.predicted is not None, orbit.shifts_in == "log_polar") == (has_layer, shifts)
+    if has_layer:
+        assert orbit.predicted[1] == pytest.approx(pose[group], abs=1e-2)
 
 
 @pytest.mark.parametrize("group", ["x_shear", "rotation"])
-def test_a_predicted_pose_follows_the_slider_whatever_the_weights(digit, group):
-    orbit = scene.make_orbit(network(5, layers=(group,)), None, digit, REST, group, samples=9)
+@pytest.mark.parametrize("pose", [REST, {**BENT, "x_shear": 0.0}])
+def test_a_predicted_pose_follows_the_orbit_whatever_the_weights(digit, group, pose):
+    orbit = scene.make_orbit(network(5, layers=(group,)), None, digit, pose, group, samples=9)
     errors = [
         math.remainder(found - theta, 2 * math.pi) for found, theta in zip(orbit.predicted, orbit.thetas, strict=True)
     ]

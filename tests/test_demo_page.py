@@ -157,9 +157,9 @@ def test_uploads_are_shown_or_explained(page, tmp_path):
 def test_too_large_a_file_is_refused(page, tmp_path):
     hero = Shown(page, ".et-hero")
     path = tmp_path / "large.png"
-    path.write_bytes(bytes(MOST_BYTES + 2**20))
+    path.write_bytes(bytes(MOST_BYTES + 1))
     page.set_input_files("#et-choose input[type=file]", path)
-    page.get_by_text("maximum allowed size").wait_for()
+    page.get_by_text("maximum allowed size of 10.0 M").wait_for()
     assert page.inner_html(".et-hero") == hero.before
 
 

@@ -37,7 +37,7 @@ ROAD = {  # module -> what it may import
     "checkpoint": {"files"},
     "training": {"checkpoint"},
     "classifier": {"checkpoint", "data", "layers", "models", "training"},
-    "demo": {"charts", "classifier", "data", "layers", "projective", "stages", "warp"},
+    "demo": {"charts", "classifier", "data", "groups", "layers", "projective", "stages", "warp"},
     "experiments": {
         "audit",
         "charts",

@@ -9,11 +9,26 @@ from html import escape
 
 from torch import Tensor
 
+from equivariant_transformers.charts import Chart
 from equivariant_transformers.data.pictures import to_picture
-from equivariant_transformers.demo.scene import SLIDERS, Axis, LayerView, Orbit, Scene
+from equivariant_transformers.demo.poses import SLIDERS
+from equivariant_transformers.demo.scene import Axis, LayerView, Orbit, Scene
 
 _WIDTH, _HEIGHT = 430, 190  # of a plot, in its own units
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 12, 12, 26  # its margins
+
+
+def introduction(view: Chart | None) -> str:
+    """What one sees on the page, for a network whose classifier looks in the coordinates of `view`."""
+    text = (
+        "Drag a slider. Each layer looks at the picture in coordinates where its own transformation is a shift to the "
+        'side, reads the shift where the <i class="et-key"></i> marker stands, and removes it. What is left, the '
+        "canonical result, goes to the classifier"
+    )
+    if view is not None:
+        shifts = " and ".join(words(group.name).lower() for group in view.groups)
+        text += f", which looks at it in {words(view.name).lower()} coordinates: there, {shifts} are shifts as well"
+    return f'<header class="et-title"><h1>Equivariant Transformers</h1><p>{text}.</p></header>'
 
 
 def data_url(image: Tensor) -> str:
@@ -21,6 +36,11 @@ def data_url(image: Tensor) -> str:
     file = io.BytesIO()
     to_picture(image).save(file, "PNG", compress_level=1)
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def words(group: str) -> str:
+    """What people read for the name of a group."""
+    return next((slider.label for slider in SLIDERS if slider.group == group), group.replace("_", " ").capitalize())
 
 
 def hero(scene: Scene) -> str:
@@ -61,25 +81,20 @@ def orbit(found: Orbit) -> str:
         caption += ", <b class=et-plain>plain network</b>"
     plots = _plot(caption, values, here, lines, (0.0, 1.0), "{:.0%}")
     if found.predicted is None:
-        words = f"No layer predicts {slider.label.lower()}."
+        text = f"No layer predicts {slider.label.lower()}."
         if found.shifts_in:
-            coordinates = found.shifts_in.replace("_", "-")
-            words += f" The classifier looks in {coordinates} coordinates, where it is a shift."
-        return f'<div class="et-orbit">{plots}<p class="et-aside">{words}</p></div>'
+            text += f" The classifier looks in {words(found.shifts_in).lower()} coordinates, where it is a shift."
+        return f'<div class="et-orbit">{plots}<p class="et-aside">{text}</p></div>'
     predicted = [slider.from_theta(theta) for theta in found.predicted]
     bounds = (min(*values, *predicted), max(*values, *predicted))
-    caption = f"{slider.label} <b class=et-with>predicted</b>, less that at {slider.rest:g}; dotted: true"
-    plots += _plot(caption, values, here, [("et-ideal", values), ("et-with", predicted)], bounds, "{:.3g}")
+    caption = f"{slider.label} <b class=et-with>predicted</b>, counted from here; dotted: true"
+    plots += _plot(caption, values, here, [("et-ideal", values), ("et-with", predicted)], bounds, "{:.2g}")
     return f'<div class="et-orbit">{plots}</div>'
 
 
 def note(text: str) -> str:
     """A message about the picture that the person chose; none if there is nothing to say."""
     return f'<p class="et-note" role="alert">{escape(text)}</p>' if text else ""
-
-
-def _words(group: str) -> str:
-    return next((slider.label for slider in SLIDERS if slider.group == group), group.replace("_", " ").capitalize())
 
 
 def _figure(image: Tensor, caption: str) -> str:
@@ -110,7 +125,7 @@ def _bars(title: str, names: Sequence[str], shares: Sequence[float], style: str)
 
 
 def _card(number: int, layer: LayerView) -> str:
-    title = ", ".join(_words(group) for group in layer.groups)
+    title = ", ".join(words(group) for group in layer.groups)
     poses = "".join(f"<dd>{axis.pose:+.2f}</dd>" for axis in layer.axes)
     markers = "".join(_marker(axis, across=place == 0) for place, axis in enumerate(layer.axes))
     maps = "".join(_heat(axis, across=place == 0) for place, axis in enumerate(layer.axes))
@@ -146,7 +161,7 @@ def _heat(axis: Axis, *, across: bool) -> str:
     corners.append((corners[-1][0], 0.0))
     points = " ".join(f"{x:.1f},{30 - y:.1f}" if across else f"{y:.1f},{x:.1f}" for x, y in corners)
     box, side = ("0 0 100 30", "across") if across else ("0 0 30 100", "down")
-    pose = f"heat map of {_words(axis.group)}"
+    pose = f"heat map of {words(axis.group)}"
     return (
         f'<div class="et-heat et-{side}"><svg viewBox="{box}" preserveAspectRatio="none" role="img" '
         f'aria-label="{pose}"><polygon points="{points}"/></svg>{_marker(axis, across=across)}</div>'

@@ -12,18 +12,15 @@ from torch import Tensor
 from equivariant_transformers.classifier import Classifier
 from equivariant_transformers.data.pictures import PictureError
 from equivariant_transformers.demo import drawing, uploads
-from equivariant_transformers.demo.scene import SLIDERS, Pose, make_orbit, make_scene, possible
+from equivariant_transformers.demo.poses import SLIDERS, Pose, possible
+from equivariant_transformers.demo.scene import classifier_chart, make_orbit, make_scene
 
 _FOLDER = Path(__file__).parent
 STYLE = (_FOLDER / "style.css").read_text()
 _FIRST = 7  # the sample that is shown at first
-_TITLE = """<header class="et-title"><h1>Equivariant Transformers</h1>
-<p>Drag a slider. Each layer looks at the picture in coordinates where its own transformation is a shift to the side,
-reads the shift where the <i class="et-key"></i> marker stands, and removes it. What is left, the canonical result, is
-what the classifier sees: it should hardly change.</p></header>"""
 _KINDS = "Choose a PNG, JPEG, GIF, WebP, BMP or TIFF of a digit."
-_ASIDE = """<p class="et-aside">The curves are drawn anew when you let go of a slider. Both perspectives share one
-range, as in Projective MNIST: what x takes, y does not get.</p>"""
+_ASIDE = """<p class="et-aside">The curves move the distorted input on by one of these. They are drawn anew when you let
+go of a slider. Both perspectives share one range, as in Projective MNIST: what x takes, y does not get.</p>"""
 
 
 def theme() -> gr.themes.Base:
@@ -71,7 +68,7 @@ def build(model: Classifier, plain: Classifier | None) -> gr.Blocks:
     page: gr.Blocks
     with gr.Blocks(title="Equivariant Transformers", analytics_enabled=False) as page:
         chosen = gr.State(first)
-        _html(_TITLE)
+        _html(drawing.introduction(classifier_chart(model)))
         with gr.Row(elem_id="et-page"):
             with gr.Column(elem_id="et-choose"):
                 _html("<h4>Draw, pick or upload a digit</h4>")
@@ -99,7 +96,7 @@ def build(model: Classifier, plain: Classifier | None) -> gr.Blocks:
                 group = gr.Radio(
                     [(slider.label, slider.group) for slider in SLIDERS],
                     value="x_shear",
-                    label="Over the whole range of",
+                    label="Over a whole range of",
                 )
                 _html(_ASIDE)
             orbit = _html(follow(first, "x_shear", *rest), elem_id="et-orbit")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,47 +11,14 @@ from torch.nn.functional import pad
 
 from equivariant_transformers.charts import Chart
 from equivariant_transformers.classifier import Classifier
-from equivariant_transformers.data.projective_mnist import PERSPECTIVE, POSE_NAMES, RANGES
+from equivariant_transformers.data.projective_mnist import POSE_NAMES
 from equivariant_transformers.data.synthesis import pose_matrix
+from equivariant_transformers.demo.poses import Pose, room
+from equivariant_transformers.groups import group as find_group
 from equivariant_transformers.layers import Canonicalization, Canonicalized
 from equivariant_transformers.projective import wrap
 from equivariant_transformers.stages import Stage, stages
 from equivariant_transformers.warp import Warp
-
-Pose = Mapping[str, float]
-"""The parameter of each group of Projective MNIST."""
-
-
-@dataclass(frozen=True)
-class Slider:
-    """One group in numbers that people like: `to_theta` makes them the group's parameter."""
-
-    group: str
-    label: str
-    step: float
-    to_theta: Callable[[float], float] = float
-    from_theta: Callable[[float], float] = float
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """The least and the greatest number, over which Projective MNIST runs."""
-        first, last = (self.from_theta(theta) for theta in RANGES[self.group])
-        return min(first, last), max(first, last)
-
-    @property
-    def rest(self) -> float:
-        """The number that changes nothing."""
-        return self.from_theta(0.0)
-
-
-SLIDERS = (
-    Slider("rotation", "Rotation", 1, math.radians, math.degrees),
-    Slider("x_shear", "Shear", 0.01),
-    Slider("dilation", "Scale", 0.01, lambda factor: -math.log(factor), lambda theta: math.exp(-theta)),
-    Slider("hyperbolic_rotation", "Aspect", 0.01),
-    Slider("x_perspective", "Perspective x", 0.01),
-    Slider("y_perspective", "Perspective y", 0.01),
-)
 
 
 @dataclass(frozen=True)
@@ -98,18 +64,19 @@ class Scene:
 
 @dataclass(frozen=True)
 class Orbit:
-    """What changes while one group moves the picture. Lists are as long as `thetas`."""
+    """What changes while one group moves the picture on. Lists are as long as `thetas`."""
 
     group: str
     here: float
-    """The parameter of the picture as it is shown."""
+    """The group's parameter in the picture as it is shown."""
     thetas: list[float]
+    """Its parameters on the orbit: the picture is moved on by theta - here."""
     name: str
     """The class whose probability is followed."""
     shares: list[float]
     plain_shares: list[float] | None
     predicted: list[float] | None
-    """What the layers for this group say, as the difference to theta = 0; None if there is no such layer."""
+    """What the layers for this group say, less what they say here, plus `here`; None if there is no such layer."""
     shifts_in: str | None
     """The chart in which the classifier looks, if the group is a shift there."""
 
@@ -124,33 +91,16 @@ def check(model: Classifier, plain: Classifier | None, side: int) -> None:
         raise ValueError(f"the plain network takes {_takes(plain)} and the model {_takes(model)}: they must agree")
 
 
-def room(group: str, pose: Pose) -> tuple[float, float]:
-    """The least and the greatest parameter of `group` beside the others in `pose`.
-
-    Both perspectives share their range, as in Projective MNIST: with more, the horizon would cross the digit.
-
-    >>> room("x_perspective", {"y_perspective": 1.8})
-    (0.0, 0.0)
-    """
-    low, high = RANGES[group]
-    if group.endswith("perspective"):
-        other = "y_perspective" if group == "x_perspective" else "x_perspective"
-        high = max(0.0, round(PERSPECTIVE - abs(pose[other]), 9))
-        low = -high if high else 0.0
-    return low, high
-
-
-def possible(pose: Pose) -> Pose:
-    """`pose` within its ranges; of two perspectives that are too strong together, the one along y gives way."""
-    inside = {name: min(max(pose[name], low), high) for name, (low, high) in RANGES.items()}
-    low, high = room("y_perspective", inside)
-    return {**inside, "y_perspective": min(max(inside["y_perspective"], low), high)}
+def classifier_chart(model: Classifier) -> Chart | None:
+    """The coordinates in which the classifier looks at the canonical image; None if at the image itself."""
+    view = _network(model).view
+    return view.view if view else None
 
 
 @torch.inference_mode()
 def make_scene(model: Classifier, plain: Classifier | None, digit: Tensor, pose: Pose) -> Scene:
     """The `digit` `(28, 28)` of bytes in a `pose`, layer by layer."""
-    images = _distort(model, digit, [pose])
+    images = _seen_through(model, digit, _matrix(pose))
     out, logits = _run(model, images)
     return Scene(
         distorted=images[0],
@@ -173,28 +123,31 @@ def make_orbit(
     label: int | None = None,
     samples: int = 33,
 ) -> Orbit:
-    """The `digit` `(28, 28)` while `group` moves it through its range and the rest of its `pose` stays.
+    r"""The `digit` `(28, 28)` in a `pose`, moved on by `group` over all of its range: $\phi$ to $T_\theta\phi$.
 
     The probability is that of class `label`, or else of the class that the model sees in the `pose` itself.
     """
-    thetas = torch.linspace(*room(group, pose), samples).tolist()
-    images = _distort(model, digit, [{**pose, group: theta} for theta in (*thetas, 0.0, pose[group])])
+    here = pose[group]
+    thetas = torch.linspace(*room(group, pose), samples)
+    steps = torch.cat((thetas - here, torch.zeros(1)))  # the last is the picture as it is
+    images = _seen_through(model, digit, _matrix(pose) @ find_group(group).matrix(steps))
     out, logits = _run(model, images)
     followed = int(logits[-1].argmax()) if label is None else label
+    view = classifier_chart(model)
     predicted = None
     if group in out.names:
         total = out.pose[:, [name == group for name in out.names]].sum(1)
-        period = 2 * math.pi if group == "rotation" else None
-        predicted = wrap(total - total[-2], period)[:-2].tolist()
+        change = wrap(total - total[-1], find_group(group).period)
+        predicted = (here + change[:-1]).tolist()
     return Orbit(
         group=group,
-        here=pose[group],
-        thetas=thetas,
+        here=here,
+        thetas=thetas.tolist(),
         name=model.card.classes[followed],
-        shares=logits.softmax(1)[:-2, followed].tolist(),
-        plain_shares=plain(images[:-2]).softmax(1)[:, followed].tolist() if plain else None,
+        shares=logits.softmax(1)[:-1, followed].tolist(),
+        plain_shares=plain(images[:-1]).softmax(1)[:, followed].tolist() if plain else None,
         predicted=predicted,
-        shifts_in=_classifier_chart(model, group),
+        shifts_in=view.name if view and find_group(group) in view.groups else None,
     )
 
 
@@ -207,18 +160,17 @@ def _network(model: Classifier) -> Canonicalized:
     return model.module
 
 
-def _classifier_chart(model: Classifier, group: str) -> str | None:
-    view = _network(model).view
-    return view.view.name if view and group in [member.name for member in view.view.groups] else None
+def _matrix(pose: Pose) -> Tensor:
+    """The transformation `(1, 3, 3)` of Projective MNIST."""
+    return pose_matrix(torch.tensor([[pose[name] for name in POSE_NAMES]]), POSE_NAMES)
 
 
-def _distort(model: Classifier, digit: Tensor, poses: list[Pose]) -> Tensor:
-    """The `digit` in each of `poses` as bytes `(B, C, H, W)`, on the canvas and by the warp of Projective MNIST."""
+def _seen_through(model: Classifier, digit: Tensor, matrices: Tensor) -> Tensor:
+    """The `digit` seen through `matrices` `(B, 3, 3)`, as bytes `(B, C, H, W)`: on a canvas as in Projective MNIST."""
     height, width = model.card.size
     top, left = (height - digit.shape[0]) // 2, (width - digit.shape[1]) // 2
     canvas = pad(digit.float(), (left, width - digit.shape[1] - left, top, height - digit.shape[0] - top))
-    thetas = torch.tensor([[pose[name] for name in POSE_NAMES] for pose in poses])
-    seen = Warp.projective(pose_matrix(thetas, POSE_NAMES)).image(canvas[None, None], mode="sharp_bicubic")
+    seen = Warp.projective(matrices).image(canvas[None, None], mode="sharp_bicubic")
     return seen.round().clamp(0, 255).to(torch.uint8).expand(-1, model.card.in_channels, -1, -1)
 
 
