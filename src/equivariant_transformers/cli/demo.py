@@ -31,22 +31,21 @@ def demo(
 
     The page is served to this machine only, from this machine only, until Ctrl-C.
     """
-    try:
-        from equivariant_transformers.demo import running
-    except ModuleNotFoundError as missing:
-        raise _needs(missing) from missing
     if plain is None and model == _MODEL:
         plain = f"{_MODEL}-plain"
     stopped = threading.Event()
     usual = signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     try:
+        from equivariant_transformers.demo import running
+
         with running(_find(model), _find(plain) if plain else None, port=port, browser=not no_browser) as address:
             console.say(f"The demo is at {address} (Ctrl-C ends it)")
             stopped.wait()
-    except ModuleNotFoundError as missing:
-        raise _needs(missing) from missing
     except KeyboardInterrupt:
         console.note("the demo has ended")
+    except ModuleNotFoundError as missing:
+        needed = f"et demo needs {missing.name}: pip install 'equivariant-transformers[demo]'"
+        raise console.Failure(needed) from missing
     finally:
         signal.signal(signal.SIGTERM, usual)
 
@@ -57,7 +56,3 @@ def _find(model: str) -> Classifier:
         return Classifier.load(model)
     shipped: Classifier = importlib.import_module("equivariant_transformers.pretrained").pretrained(model)
     return shipped
-
-
-def _needs(missing: ModuleNotFoundError) -> console.Failure:
-    return console.Failure(f"et demo needs {missing.name}: pip install 'equivariant-transformers[demo]'")
