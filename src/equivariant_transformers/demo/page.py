@@ -96,7 +96,7 @@ def build(model: Classifier, plain: Classifier | None) -> gr.Blocks:
                 group = gr.Radio(
                     [(slider.label, slider.group) for slider in SLIDERS],
                     value="x_shear",
-                    label="Over a whole range of",
+                    label="Curves over the range of",
                 )
                 _html(_ASIDE)
             orbit = _html(follow(first, "x_shear", *rest), elem_id="et-orbit")
