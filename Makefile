@@ -23,7 +23,7 @@ types: $(INSTALLED)
 	$(BIN)/mypy
 
 tests: $(INSTALLED)
-	$(BIN)/python -m pytest -n auto -q
+	$(BIN)/python -m pytest -n auto --dist loadgroup -q
 
 docs: $(INSTALLED)  ## the documentation site, into out/site (the tests build it too)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -8,6 +8,8 @@ from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the pictures in glyphs.py
 
+import chromium
+
 settings.register_profile("default", max_examples=25, deadline=None, derandomize=True)
 settings.load_profile("default")
 
@@ -16,8 +18,22 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one process a core: more threads woul
     os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start: sums depend on the number of threads
 
 
+NO_BROWSER = "needs a Chromium"
+
+
 def pytest_collection_modifyitems(items):
-    if not torch.cuda.is_available():
-        for item in items:
-            if "cuda" in item.keywords:
-                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+    missing = {"cuda": not torch.cuda.is_available(), "browser": chromium.path() is None}
+    reasons = {"cuda": "needs a CUDA device", "browser": NO_BROWSER}
+    for item in items:
+        for mark in missing:
+            if missing[mark] and mark in item.keywords:
+                item.add_marker(pytest.mark.skip(reason=reasons[mark]))
+
+
+def pytest_terminal_summary(terminalreporter):
+    left_out = [report for report in terminalreporter.stats.get("skipped", ()) if NO_BROWSER in str(report.longrepr)]
+    if left_out:
+        names = ", ".join(chromium.NAMES)
+        terminalreporter.write_line(
+            f"NOT TESTED: the demo's page, {len(left_out)} tests. No Chromium ({names}) and playwright were found."
+        )

@@ -303,7 +303,10 @@ class Canonicalized(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """The backbone's output for the canonical images."""
-        out: Canonicalization = self.canonicalizer(images)
+        return self.read(self.canonicalizer(images))
+
+    def read(self, out: Canonicalization) -> Tensor:
+        """The backbone's output for what the canonicalizer made of some images."""
         seen = out.image if self.view is None else out.on(self.view.grid).flatten(1, 2)  # sheets as channels
         result: Tensor = self.backbone(seen)
         return result
@@ -330,7 +333,7 @@ def _canonicalize(
         if jitter:
             noise = jitter * layer.widths * torch.randn_like(prediction.pose)
             prediction = prediction._replace(pose=prediction.pose + noise)
-        warp = warp.compose(_removal(layer.chart, prediction.pose))
+        warp = warp.compose(removal(layer.chart, prediction.pose))
         found.append(prediction)
         names += [group.name for group in layer.chart.groups]
     return Canonicalization(
@@ -344,7 +347,7 @@ def _canonicalize(
     )
 
 
-def _removal(chart: Chart, pose: Tensor) -> Warp:
+def removal(chart: Chart, pose: Tensor) -> Warp:
     """The inverse transformation of `pose` `(B, k)`; the groups of a chart commute."""
     warp = Warp.identity()
     for group, theta in zip(chart.groups, pose.unbind(-1), strict=True):

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from equivariant_transformers.charts import Chart
-from equivariant_transformers.layers import Canonicalized, Canonicalizer
+from equivariant_transformers.layers import Canonicalized
 from equivariant_transformers.measurements import SelfConsistency
+from equivariant_transformers.stages import stages
 from equivariant_transformers.warp import Warp
 
 if TYPE_CHECKING:
@@ -91,12 +92,10 @@ def layers(model: Canonicalized, images: Tensor, *, versions: int = 1) -> Figure
 @torch.no_grad()
 def _stages(model: Canonicalized, images: Tensor) -> dict[str, Tensor]:
     """Pictures `(B, C, h, w)` by what was done to the images."""
-    stack = model.canonicalizer
-    parts = list(stack.layers) if isinstance(stack, Canonicalizer) else [stack]
+    out = model.canonicalizer(images)
     found = {"input": images}
-    for depth, layer in enumerate(parts, 1):
-        out = Canonicalizer(parts[:depth], images.shape[1], background=stack.background)(images)  # type: ignore[arg-type]
-        found[" and\n".join(_words(group.name) for group in layer.chart.groups) + "\nremoved"] = out.image  # type: ignore[union-attr]
+    for stage in stages(model.canonicalizer, out):
+        found[" and\n".join(_words(group.name) for group in stage.layer.chart.groups) + "\nremoved"] = stage.image
     if model.view is not None:
         seen = out.on(model.view.grid)  # (B, C, sheets, h, w)
         found[f"what the\nclassifier sees\n({_words(model.view.view.name)})"] = seen.flatten(2, 3)

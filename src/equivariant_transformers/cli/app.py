@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from equivariant_transformers.checkpoint import CheckpointError
-from equivariant_transformers.cli import audit, console, data, evaluate, export, info, predict, reproduce, train
+from equivariant_transformers.cli import audit, console, data, demo, evaluate, export, info, predict, reproduce, train
 
 EXPECTED = (CheckpointError, ModuleNotFoundError, OSError, RuntimeError, ValueError)
 """Errors whose message says all; of others the kind is named too."""
@@ -29,6 +29,7 @@ for command in (
     audit.audit,
     predict.predict,
     export.export,
+    demo.demo,
     reproduce.reproduce,
     info.info,
 ):

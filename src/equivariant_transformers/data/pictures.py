@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -21,21 +22,40 @@ MODES = {1: "L", 3: "RGB"}
 """Pillow's name for pictures of one and of three channels."""
 
 
+class PictureError(ValueError):
+    """Says why a picture cannot be used. Damaged files can raise almost anything else as well."""
+
+
 def read(path: Path, size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
     """The picture in a file as `fit` gives it, upright, the first one of an animation.
 
     Whatever cannot be read as a picture raises, and so does one with more pixels than Pillow thinks safe.
     """
+    return fit(load(path, 2 * max(size)), size, channels)
+
+
+def load(
+    file: Path | IO[bytes], enough: int, *, formats: tuple[str, ...] | None = None, most_pixels: float = math.inf
+) -> Image.Image:
+    """The picture in a file, upright, the first one of an animation.
+
+    A JPEG that is larger than `enough` pixels across and down may come smaller. `formats`, by default all, are Pillow's
+    names of those that may be read. More than `most_pixels`, or than Pillow thinks safe, raise before they are decoded.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of odd metadata, while the picture is sound
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
-            opened = Image.open(path)
+            opened = Image.open(file, formats=formats)
         except UnidentifiedImageError:
-            raise ValueError("not an image") from None
+            raise PictureError("not an image") from None
+        except (Image.DecompressionBombWarning, Image.DecompressionBombError) as bomb:
+            raise PictureError(str(bomb)) from None
         with opened as picture:
-            picture.draft(None, (2 * max(size), 2 * max(size)))  # a large JPEG need not be decoded in full
-            return fit(ImageOps.exif_transpose(picture), size, channels)
+            if picture.width * picture.height > most_pixels:
+                raise PictureError(f"its {picture.width} x {picture.height} pixels are more than {most_pixels:,.0f}")
+            picture.draft(None, (enough, enough))  # a large JPEG need not be decoded in full
+            return ImageOps.exif_transpose(picture)
 
 
 def fit(picture: Image.Image, size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
@@ -43,14 +63,7 @@ def fit(picture: Image.Image, size: tuple[int, int], channels: int) -> NDArray[n
 
     What is transparent becomes black as well.
     """
-    if picture.mode.startswith("I"):
-        picture = _from_16_bits(picture)
-    elif picture.mode == "F":
-        raise ValueError("its values are floating point of unknown range; save it with 8 or 16 bits")
-    if picture.has_transparency_data:
-        picture = picture.convert("RGBA")
-        black = Image.new("RGBA", picture.size, (0, 0, 0, 255))
-        picture = Image.alpha_composite(black, picture)
+    picture = opaque(eight_bits(picture))
     height, width = size
     scale = min(height / picture.height, width / picture.width)
     inner = (max(1, round(scale * picture.width)), max(1, round(scale * picture.height)))
@@ -87,8 +100,20 @@ def to_picture(image: Image.Image | Tensor | NDArray[Any]) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(values))
 
 
-def _from_16_bits(picture: Image.Image) -> Image.Image:
+def eight_bits(picture: Image.Image) -> Image.Image:
+    """A picture with 8 bits a channel."""
+    if picture.mode == "F":
+        raise PictureError("its values are floating point of unknown range; save it with 8 or 16 bits")
+    if not picture.mode.startswith("I"):
+        return picture
     values = np.asarray(picture).astype(np.int64)
     if values.min() < 0 or values.max() > 65535:
-        raise ValueError(f"its values run from {values.min()} to {values.max()}; save it with 8 or 16 bits")
+        raise PictureError(f"its values run from {values.min()} to {values.max()}; save it with 8 or 16 bits")
     return Image.fromarray((values // 257).astype(np.uint8))
+
+
+def opaque(picture: Image.Image, background: str = "black") -> Image.Image:
+    """A picture without transparency: the background is seen there."""
+    if not picture.has_transparency_data:
+        return picture
+    return Image.alpha_composite(Image.new("RGBA", picture.size, background), picture.convert("RGBA"))

@@ -18,13 +18,20 @@ SIZE = 64
 COPIES = 8
 EXAMPLES = 10_000
 VALIDATION = 5_000
-POSE_NAMES = ("y_perspective", "x_perspective", "hyperbolic_rotation", "dilation", "x_shear", "rotation")
 NORMALISATION = ((16.2884,), (56.2673,))
 """The authors' mean and deviation of a pixel."""
-_UNIT = (-1.0, 1.0)
-_RANGES = (_UNIT, _UNIT, (-math.log(1.5), math.log(1.5)), (-math.log(2), 0.0), (-1.5, 1.5), (-math.pi, math.pi))
-# The perspective is at most 0.8 for a digit of height 2. Here it is 28 pixels high in a plane that is SIZE - 1 wide.
-_PERSPECTIVE = 0.8 * (SIZE - 1) / 28
+PERSPECTIVE = 0.8 * (SIZE - 1) / 28
+"""The most that both perspectives are together: 0.8 for a digit of height 2, here 28 pixels of SIZE - 1."""
+RANGES = {
+    "y_perspective": (-PERSPECTIVE, PERSPECTIVE),
+    "x_perspective": (-PERSPECTIVE, PERSPECTIVE),
+    "hyperbolic_rotation": (-math.log(1.5), math.log(1.5)),
+    "dilation": (-math.log(2), 0.0),
+    "x_shear": (-1.5, 1.5),
+    "rotation": (-math.pi, math.pi),
+}
+"""How far each group moves the digits; the transformation is the product of the groups' in this order."""
+POSE_NAMES = tuple(RANGES)
 
 
 def projective_mnist(
@@ -86,7 +93,8 @@ def projective_mnist(
 
 def _draw_poses(copies: int, count: int, generator: torch.Generator) -> Tensor:
     """Poses `(copies, count, 6)`, uniform but for the perspectives: (a, b (1 - |a|)), a and b uniform, times 1.8."""
-    poses = uniform(copies * count, _RANGES, generator).reshape(copies, count, -1)
+    shares = [(-1.0, 1.0), (-1.0, 1.0), *list(RANGES.values())[2:]]
+    poses = uniform(copies * count, shares, generator).reshape(copies, count, -1)
     poses[..., 0] *= 1 - poses[..., 1].abs()
-    poses[..., :2] *= _PERSPECTIVE
+    poses[..., :2] *= PERSPECTIVE
     return poses

@@ -1,0 +1,88 @@
+"""The demo that `et demo` opens in a browser: what the layers do to a digit, live."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from equivariant_transformers.classifier import Classifier
+from equivariant_transformers.demo import scene, uploads
+
+HOST = "127.0.0.1"
+
+
+@contextmanager
+def running(
+    model: Classifier, plain: Classifier | None = None, *, port: int | None = None, browser: bool = False
+) -> Iterator[str]:
+    """The address of the demo, which is served until the block ends, to this machine only.
+
+    Args:
+        model: a network with layers.
+        plain: a network without, for comparison.
+        port: by default a free one from 7860 on.
+        browser: whether to open the page.
+    """
+    scene.check(model, plain, uploads.SIDE)
+    if port is not None:
+        _check_free(port)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # faster for one image, and steady beside other programs
+    with tempfile.TemporaryDirectory(prefix="et-demo-") as folder, _environment(_variables(folder)):
+        from equivariant_transformers.demo import page  # Gradio looks at its variables when it is imported
+
+        blocks = page.build(model, plain)
+        try:
+            _, address, _ = blocks.launch(
+                server_name=HOST,
+                server_port=port,
+                inbrowser=browser,
+                share=False,
+                quiet=True,
+                prevent_thread_lock=True,
+                footer_links=[],
+                max_file_size=uploads.MOST_BYTES,
+                ssr_mode=False,
+                theme=page.theme(),
+                css=page.STYLE,
+            )
+            yield address
+        finally:
+            blocks.close(verbose=False)
+            torch.set_num_threads(threads)
+
+
+def _check_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise OSError(f"port {port} is taken or not allowed ({error.strerror}); choose another one") from None
+
+
+def _variables(folder: str) -> dict[str, str]:
+    """What keeps Gradio, and the matplotlib that it loads, from writing elsewhere and from telling anyone."""
+    return {
+        "GRADIO_TEMP_DIR": folder,
+        "GRADIO_ANALYTICS_ENABLED": "False",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "MPLBACKEND": "agg",
+        "MPLCONFIGDIR": folder,
+    }
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})

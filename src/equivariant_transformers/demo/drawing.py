@@ -1,0 +1,204 @@
+"""Scenes and orbits as HTML: pictures are PNGs in the page, curves are SVG, colours come from the style sheet."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from html import escape
+
+from torch import Tensor
+
+from equivariant_transformers.charts import Chart
+from equivariant_transformers.data.pictures import to_picture
+from equivariant_transformers.demo.poses import SLIDERS
+from equivariant_transformers.demo.scene import Axis, LayerView, Orbit, Scene
+
+_WIDTH, _HEIGHT = 430, 190  # of a plot, in its own units
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 12, 12, 26  # its margins
+
+
+def introduction(view: Chart | None) -> str:
+    """What one sees on the page, for a network whose classifier looks in the coordinates of `view`."""
+    text = (
+        "Drag a slider. Each layer looks at the picture in coordinates where its own transformation is a shift to the "
+        'side, reads the shift where the <i class="et-key"></i> marker stands, and removes it. What is left, the '
+        "canonical result, goes to the classifier"
+    )
+    if view is not None:
+        shifts = " and ".join(words(group.name).lower() for group in view.groups)
+        text += f", which looks at it in {words(view.name).lower()} coordinates: there, {shifts} are shifts as well"
+    return f'<header class="et-title"><h1>Equivariant Transformers</h1><p>{text}.</p></header>'
+
+
+def data_url(image: Tensor) -> str:
+    """Bytes `(C, H, W)` as the URL of a PNG that contains them."""
+    file = io.BytesIO()
+    to_picture(image).save(file, "PNG", compress_level=1)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def words(group: str) -> str:
+    """What people read for the name of a group."""
+    return next((slider.label for slider in SLIDERS if slider.group == group), group.replace("_", " ").capitalize())
+
+
+def hero(scene: Scene) -> str:
+    """The distorted picture beside the canonical one, and what each network calls it."""
+    verdicts = _verdict("with ET layers", scene.classes, scene.shares, "et-with")
+    if scene.plain_shares:
+        verdicts += _verdict("plain network", scene.classes, scene.plain_shares, "et-plain")
+    return (
+        f'<div class="et-hero">{_figure(scene.distorted, "Distorted input")}'
+        f'<span class="et-arrow" aria-hidden="true"></span>{_figure(scene.canonical, "Canonical result")}'
+        f'<div class="et-verdicts">{verdicts}</div></div>'
+    )
+
+
+def classes(scene: Scene) -> str:
+    """The probability of each class, with the layers and without."""
+    parts = [_bars("With ET layers", scene.classes, scene.shares, "et-with")]
+    if scene.plain_shares:
+        parts.append(_bars("Plain network", scene.classes, scene.plain_shares, "et-plain"))
+    return f'<div class="et-classes">{"".join(parts)}</div>'
+
+
+def layers(scene: Scene) -> str:
+    """A card for each layer: its chart, the heat map along the pose axis with the pose, and the picture afterwards."""
+    cards = "".join(_card(number, layer) for number, layer in enumerate(scene.layers, 1))
+    return f'<div class="et-layers" style="--et-count:{min(4, len(scene.layers))}">{cards}</div>'
+
+
+def orbit(found: Orbit) -> str:
+    """The probability of the class over the orbit, and the predicted pose where a layer predicts it."""
+    slider = next(slider for slider in SLIDERS if slider.group == found.group)
+    values = [slider.from_theta(theta) for theta in found.thetas]
+    here = slider.from_theta(found.here)
+    lines = [("et-with", found.shares)]
+    caption = f"Probability of “{escape(found.name)}”: <b class=et-with>with ET layers</b>"
+    if found.plain_shares:
+        lines.append(("et-plain", found.plain_shares))
+        caption += ", <b class=et-plain>plain network</b>"
+    plots = _plot(caption, values, here, lines, (0.0, 1.0), "{:.0%}")
+    if found.predicted is None:
+        text = f"No layer predicts {slider.label.lower()}."
+        if found.shifts_in:
+            text += f" The classifier looks in {words(found.shifts_in).lower()} coordinates, where it is a shift."
+        return f'<div class="et-orbit">{plots}<p class="et-aside">{text}</p></div>'
+    predicted = [slider.from_theta(theta) for theta in found.predicted]
+    bounds = (min(*values, *predicted), max(*values, *predicted))
+    caption = f"{slider.label} <b class=et-with>predicted</b>, counted from here; dotted: true"
+    plots += _plot(caption, values, here, [("et-ideal", values), ("et-with", predicted)], bounds, "{:.2g}")
+    return f'<div class="et-orbit">{plots}</div>'
+
+
+def note(text: str) -> str:
+    """A message about the picture that the person chose; none if there is nothing to say."""
+    return f'<p class="et-note" role="alert">{escape(text)}</p>' if text else ""
+
+
+def _figure(image: Tensor, caption: str) -> str:
+    picture = f'<img class="et-picture" src="{data_url(image)}" alt="{caption}">'
+    return f"<figure>{picture}<figcaption>{caption}</figcaption></figure>"
+
+
+def _best(shares: Sequence[float]) -> int:
+    return max(range(len(shares)), key=shares.__getitem__)
+
+
+def _verdict(who: str, names: Sequence[str], shares: Sequence[float], style: str) -> str:
+    best = _best(shares)
+    return (
+        f'<p class="et-verdict {style}"><strong>{escape(names[best])}</strong>'
+        f"<span>{shares[best]:.0%}<br><small>{who}</small></span></p>"
+    )
+
+
+def _bars(title: str, names: Sequence[str], shares: Sequence[float], style: str) -> str:
+    best = _best(shares)
+    bars = "".join(
+        f'<li{" class=et-best" if place == best else ""} title="{escape(name)}: {share:.1%}">'
+        f'<i style="height:{100 * share:.1f}%"></i><b>{escape(name)}</b></li>'
+        for place, (name, share) in enumerate(zip(names, shares, strict=True))
+    )
+    return f'<section class="{style}"><h4>{title}</h4><ul class="et-bars">{bars}</ul></section>'
+
+
+def _card(number: int, layer: LayerView) -> str:
+    title = ", ".join(words(group) for group in layer.groups)
+    poses = "".join(f"<dd>{axis.pose:+.2f}</dd>" for axis in layer.axes)
+    markers = "".join(_marker(axis, across=place == 0) for place, axis in enumerate(layer.axes))
+    maps = "".join(_heat(axis, across=place == 0) for place, axis in enumerate(layer.axes))
+    return (
+        f'<article class="et-card"><h4><span>{number}</span>{title}</h4>'
+        f'<div class="et-chart"><div class="et-seen"><img src="{data_url(_parted(layer))}" '
+        f'alt="The picture in the coordinates of {title}">{markers}</div>{maps}</div>'
+        f'<div class="et-after"><img class="et-picture" src="{data_url(layer.image)}" alt="After {title} is removed">'
+        f"<dl><dt>pose</dt>{poses}</dl></div></article>"
+    )
+
+
+def _parted(layer: LayerView) -> Tensor:
+    """The chart with a grey line between its sheets, enlarged so that the line is thin."""
+    large = layer.seen.repeat_interleave(4, 1).repeat_interleave(4, 2)
+    large[:, large.shape[1] // layer.sheets :: large.shape[1] // layer.sheets] = 110
+    return large
+
+
+def _marker(axis: Axis, *, across: bool) -> str:
+    side = "left" if across else "top"
+    return (
+        f'<i class="et-zero et-{side}" style="{side}:{100 * axis.zero:.1f}%"></i>'
+        f'<i class="et-marker et-{side}" style="{side}:{100 * axis.marker:.1f}%"></i>'
+    )
+
+
+def _heat(axis: Axis, *, across: bool) -> str:
+    """The heat map as an area over its axis, which runs to the right, or down where it is not `across`."""
+    top = max(axis.weights) or 1.0
+    heights = [28 * weight / top for weight in axis.weights]
+    corners = [(0.0, 0.0), *zip([100 * place for place in axis.positions], heights, strict=True)]
+    corners.append((corners[-1][0], 0.0))
+    points = " ".join(f"{x:.1f},{30 - y:.1f}" if across else f"{y:.1f},{x:.1f}" for x, y in corners)
+    box, side = ("0 0 100 30", "across") if across else ("0 0 30 100", "down")
+    pose = f"heat map of {words(axis.group)}"
+    return (
+        f'<div class="et-heat et-{side}"><svg viewBox="{box}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{pose}"><polygon points="{points}"/></svg>{_marker(axis, across=across)}</div>'
+    )
+
+
+def _plot(
+    caption: str,
+    values: Sequence[float],
+    here: float,
+    lines: Sequence[tuple[str, Sequence[float]]],
+    bounds: tuple[float, float],
+    form: str,
+) -> str:
+    """Curves over `values`, each with its class in the style sheet, and a vertical line at the value `here`."""
+    low, high = min(values), max(values)
+    bottom, top = bounds
+
+    def across(value: float) -> float:
+        return _LEFT + (value - low) / ((high - low) or 1) * (_WIDTH - _LEFT - _RIGHT)
+
+    def down(value: float) -> float:
+        return _TOP + (top - value) / ((top - bottom) or 1) * (_HEIGHT - _TOP - _BOTTOM)
+
+    parts = []
+    for value in (bottom, (bottom + top) / 2, top):
+        y = down(value)
+        parts.append(f'<line class="et-tick" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{form.format(value)}</text>')
+    for value, anchor in ((low, "start"), ((low + high) / 2, "middle"), (high, "end")):
+        parts.append(f'<text x="{across(value):.1f}" y="{_HEIGHT - 8}" text-anchor="{anchor}">{value:.3g}</text>')
+    x = across(here)
+    parts.append(f'<line class="et-here" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>')
+    for style, heights in lines:
+        points = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in zip(values, heights, strict=True))
+        parts.append(f'<polyline class="{style}" points="{points}"/>')
+    return (
+        f'<figure class="et-plot"><figcaption>{caption}</figcaption>'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}">{"".join(parts)}</svg></figure>'
+    )

@@ -1,0 +1,107 @@
+"""Pictures that a person draws or uploads, as digits of MNIST's kind: white on black, 28 x 28, in the middle."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from equivariant_transformers.data import pictures
+from equivariant_transformers.data.pictures import PictureError
+
+MOST_BYTES = 10 * 2**20
+MOST_PIXELS = 50_000_000
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF")
+"""What Pillow may decode; its other decoders are less used, and one of them starts another program."""
+
+SIDE, INK = 28, 20
+"""The pixels of a digit of MNIST: all of it, and the longer side of what is written."""
+_ENOUGH = 512  # pixels that a photograph is reduced to
+_FAINT = 0.2  # what is less bright, as a share of the brightest, is background
+_CONTRAST = 24  # levels of 255 between ink and paper that make a picture
+
+
+def read(data: bytes) -> Tensor:
+    """The picture in an image file, as a digit `(28, 28)` of bytes. Raises `PictureError`, and nothing else."""
+    if not data:
+        raise PictureError("the file is empty")
+    if len(data) > MOST_BYTES:
+        raise PictureError(f"the file is larger than {MOST_BYTES // 2**20} MB")
+    try:
+        picture = pictures.load(io.BytesIO(data), 2 * _ENOUGH, formats=FORMATS, most_pixels=MOST_PIXELS)
+        return to_digit(_grey(picture))
+    except PictureError:
+        raise
+    except Exception:  # a damaged file can make a decoder raise almost anything
+        raise PictureError("the file is damaged") from None
+
+
+def read_drawing(url: object) -> Tensor:
+    """The picture in a PNG that the page sends as a data URL, as `read` gives it."""
+    kind, _, code = str(url)[: 2 * MOST_BYTES].partition(",")
+    try:
+        if kind != "data:image/png;base64":
+            raise PictureError("the drawing is no PNG")
+        return read(base64.b64decode(code, validate=True))
+    except binascii.Error:
+        raise PictureError("the drawing is damaged") from None
+
+
+def samples() -> Tensor:
+    """Ten digits of MNIST's test set, 0 to 9: `(10, 28, 28)` of bytes."""
+    with Image.open(Path(__file__).with_name("samples.png")) as strip:
+        return torch.tensor(np.asarray(strip)).unfold(1, SIDE, SIDE).transpose(0, 1).contiguous()
+
+
+def to_digit(grey: NDArray[np.uint8]) -> Tensor:
+    """A grey picture `(height, width)` as a digit: white on black, 20 pixels long, its centre of mass in the middle.
+
+    Where the picture's border is bright, the digit is taken to be dark.
+
+    >>> paper = np.full((90, 60), 250, np.uint8)
+    >>> paper[20:60, 30:34] = 10  # a stroke, 40 pixels high
+    >>> digit = to_digit(paper)
+    >>> (digit > 127).any(1).sum(), (digit > 127).any(0).sum(), digit[0].max()
+    (tensor(20), tensor(2), tensor(0, dtype=torch.uint8))
+    """
+    border = np.concatenate((grey[0], grey[-1], grey[:, 0], grey[:, -1]))
+    background = float(np.median(border))
+    ink = (background - grey if background > 127 else grey - background).clip(0)
+    if ink.max() < _CONTRAST:
+        raise PictureError("there is nothing to see on it")
+    strong = ink > _FAINT * ink.max()
+    rows, columns = np.flatnonzero(strong.any(1)), np.flatnonzero(strong.any(0))
+    cropped = (255 / ink.max() * np.where(strong, ink, 0))[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    scale = INK / max(cropped.shape)
+    size = (max(1, round(scale * cropped.shape[1])), max(1, round(scale * cropped.shape[0])))
+    small = np.asarray(Image.fromarray(cropped.astype(np.uint8)).resize(size, Image.Resampling.BOX))
+    digit = np.zeros((SIDE, SIDE), np.uint8)
+    top, left = (_place(small.sum(axis), extent) for axis, extent in ((1, size[1]), (0, size[0])))
+    digit[top : top + size[1], left : left + size[0]] = small
+    return torch.tensor(digit)
+
+
+def _grey(picture: Image.Image) -> NDArray[np.uint8]:
+    """A picture in grey, at most 512 pixels long; what is transparent becomes the opposite of what is not."""
+    picture = pictures.eight_bits(picture)
+    if picture.has_transparency_data:
+        values = np.asarray(picture.convert("LA"))
+        seen = values[..., 1] > 127
+        dark = seen.any() and values[seen][:, 0].mean() < 128
+        picture = pictures.opaque(picture, "white" if dark else "black")
+    picture = picture.convert("L")
+    picture.thumbnail((_ENOUGH, _ENOUGH))
+    return np.asarray(picture)
+
+
+def _place(profile: NDArray[np.int64], extent: int) -> int:
+    """Where to begin so that the centre of mass of a profile is in the middle, as far as there is room."""
+    centre = (profile * np.arange(extent)).sum() / max(1, profile.sum())
+    return int(min(max(round((SIDE - 1) / 2 - centre), 0), SIDE - extent))
