@@ -63,7 +63,7 @@ SHEAR_HYPERBOLIC = (*SHEAR, "hyperbolic_rotation")
 FOUR = (*SHEAR_HYPERBOLIC, "x_perspective", "y_perspective")
 ST_LEARNING_RATE = 2e-4
 """The paper's, for networks with Spatial Transformers."""
-_MNIST = Config(predictor="softmax", background="black", jitter=0.0)
+_MNIST = Config(predictor="softmax", background="black")
 _LOG_POLAR = _MNIST.replace(chart="log_polar")
 _SPATIAL = {"predictor": "direct", "learning_rate": ST_LEARNING_RATE}
 
@@ -157,7 +157,7 @@ def affnist() -> Iterator[Cell]:
 def svhn() -> Iterator[Cell]:
     """House numbers: three residual networks, each alone and behind two kinds of transformers."""
     layers = ("cartesian", "log_polar", "x_scale")
-    base = Config(dataset="svhn", predictor="softmax", jitter=0.0)
+    base = Config(dataset="svhn", predictor="softmax")
     kinds = {
         "none": base,
         "spatial": base.replace(layers=layers, **_SPATIAL),
