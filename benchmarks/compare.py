@@ -114,8 +114,8 @@ def make_config(name: str, settings: dict[str, Any]) -> training.Config:
 
 def make_network(name: str, settings: dict[str, Any], device: torch.device) -> nn.Module:
     """The network of a row with random weights; what it costs does not depend on them."""
-    one = costs.noise(1, device)
-    blank = data.ImageSet(images=one.byte(), labels=one.new_zeros(1).long(), name="blank")
+    pixels = torch.zeros(1, 1, 64, 64, dtype=torch.uint8, device=device)
+    blank = data.ImageSet(images=pixels, labels=torch.zeros(1, dtype=torch.long, device=device), name="blank")
     network = make_job(make_config(name, {**settings, "batch_size": 1}), data.Splits(blank, blank, blank)).module
     return AROUND[name](network) if name in AROUND else network
 
@@ -123,11 +123,11 @@ def make_network(name: str, settings: dict[str, Any], device: torch.device) -> n
 def measure_error(
     name: str, splits: data.Splits, settings: dict[str, Any], directory: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Train the network of a row and test it. The search is over the poses of the network with nothing."""
+    """Train the network of a row and test it; the search is with the network that was trained with nothing."""
     trained = "nothing" if name == "search" else name
     job = make_job(make_config(name, settings), splits, directory=directory / trained, name=trained)
     if name == "augmentation":
-        job.module = Augmented(job.module)  # type: ignore[arg-type]
+        job.module = Augmented(job.module)
 
     def report(at: training.Progress) -> None:
         progress(f"training, {at.name}", (at.epoch + at.step / at.steps) / at.epochs)
@@ -135,7 +135,7 @@ def measure_error(
     (result,) = training.train([job], report=report)
     error = result.test_error
     if name == "search":
-        evaluation = Evaluation(Searched(job.module), job.test, job.config, capture=False)  # type: ignore[arg-type]
+        evaluation = Evaluation(Searched(job.module), job.test, job.config, capture=False)
         evaluation.start()
         mistakes, images = evaluation.result().tolist()
         error = 100 * mistakes / images
@@ -149,8 +149,9 @@ def measure_error(
 
 
 def tables(folder: Path) -> str:
-    """A section with a table for each file of figures in `folder`, as markdown."""
-    return "\n\n".join(table(json.loads(path.read_text())) for path in sorted(folder.glob("*.json")))
+    """A section with a table for each finished file of figures in `folder`, as markdown."""
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    return "\n\n".join(table(figures) for figures in found if "latency" in figures)
 
 
 def table(figures: dict[str, Any]) -> str:
@@ -196,9 +197,8 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     device = find_device(given.device)
-    settings = SIZES[device.type] | {
-        name: getattr(given, name) for name in ("examples", "epochs") if getattr(given, name)
-    }
+    chosen = {"examples": given.examples, "epochs": given.epochs}
+    settings = SIZES[device.type] | {name: value for name, value in chosen.items() if value is not None}
     settings["batch_size"] = min(settings["batch_size"], settings["examples"])
     out: Path = given.out or Path("results/compare") / f"{device.type}.json"
     measure(out, settings, device)
@@ -209,11 +209,9 @@ def main() -> None:
 
 def measure(out: Path, settings: dict[str, Any], device: torch.device) -> None:
     """Measure what the file `out` does not hold yet, and write it there."""
-    on_gpu = device.type == "cuda"
+    on_cpu = f"CPU ({platform.machine()}, threads: {torch.get_num_threads()})"
     figures: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(device)
-        if on_gpu
-        else f"CPU ({platform.machine()}), {torch.get_num_threads()} threads",
+        "device": on_cpu if device.type == "cpu" else torch.cuda.get_device_name(device),
         "torch": torch.__version__.split("+")[0],
         "settings": settings,
         "rows": {},
