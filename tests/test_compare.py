@@ -1,6 +1,7 @@
 """The comparison of ways to deal with poses runs, keeps what it has measured, and its page says what the files say."""
 
 import json
+import math
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -104,3 +105,4 @@ def test_the_page_says_what_the_files_say():
     part = page.partition("<!-- tables -->\n")[2].partition("\n<!-- end of tables -->")[0]
     assert part == compare.tables(ROOT / "results" / "compare")
     assert "### " in part
+    assert f"{math.prod(count for _, _, count in compare.SEARCH)} poses are removed" in " ".join(page.split())
