@@ -63,9 +63,10 @@ def main() -> None:
     viz.layers(jobs[1].module.eval(), digits.normalise(digits.images), versions=VERSIONS).savefig(picture, dpi=120)
     print(f"\nWhat the layers did to {len(SHOWN)} digits, each in {VERSIONS} poses: {picture}")
     print("Try next:")
-    print("  make pictures                                          the coordinates that make this work")
-    print("  python examples/quickstart.py --examples 10000 --epochs 30   more data, lower errors, about half an hour")
-    print("  README.md, 'Five lines'                                the layers in front of your own network")
+    print("  make demo                            distort digits with sliders, and watch a trained network's layers")
+    print("  make pictures                        the coordinates that make this work")
+    print("  python examples/quickstart.py --examples 10000 --epochs 30   more data and time, lower errors")
+    print("  README.md, 'Use it in five lines'    the layers in front of your own network")
 
 
 def first(count: int, images: data.ImageSet) -> data.ImageSet:
