@@ -11,10 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+import tiny_mnist
 import torch
 from small import bars, network
 
-from equivariant_transformers import data, models
+from equivariant_transformers import data, models, viz
 from equivariant_transformers.cli import main
 from equivariant_transformers.data import ImageSet, Splits
 from equivariant_transformers.experiments import (
@@ -334,6 +335,30 @@ def test_the_command(made, tmp_path, capsys, monkeypatch):
     for wrong, code in {("tiny", "--budget", "5"): 1, ("tiny", "--only", "large"): 1, ("tinny",): 1, (): 2}.items():
         assert main(["reproduce", *wrong, *folders]) == code
         assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_figure_of_transformations_has_a_row_for_every_layer(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    tiny_mnist.install(monkeypatch, tmp_path)
+    titles = []
+    drawn = viz.layers
+
+    def layers(*arguments, **options):
+        figure = drawn(*arguments, **options)
+        titles.extend(axes.get_ylabel() for axes in figure.axes if axes.get_ylabel())
+        return figure
+
+    monkeypatch.setattr(viz, "layers", layers)
+    assert main(["reproduce", "figure-transformations", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "figure-transformations.png").stat().st_size > 10_000
+    assert [title.split("\n")[0] for title in titles] == [
+        "input",
+        "x shear",
+        "hyperbolic rotation",
+        "x perspective",
+        "y perspective",
+        "what the",
+    ]
 
 
 def test_a_figure_is_a_command_too(tmp_path, capsys):

@@ -51,6 +51,7 @@ ROAD = {  # module -> what it may import
         "layers",
         "models",
         "pose",
+        "pretrained",
         "training",
         "viz",
     },

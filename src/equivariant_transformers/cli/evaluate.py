@@ -12,7 +12,9 @@ import typer
 from equivariant_transformers.classifier import Classifier
 from equivariant_transformers.cli import console, models
 from equivariant_transformers.data import ImageSet
-from equivariant_transformers.experiments.jobs import find_device, load_data
+from equivariant_transformers.data.cache import Progress
+from equivariant_transformers.experiments.jobs import find_device, load_data, place
+from equivariant_transformers.training import memory
 
 _BATCH = 250
 
@@ -26,9 +28,12 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Measure the error of a model on test images, with its 95 % confidence interval."""
-    classifier = models.load(model).to(find_device(device))
-    images = load_test_images(classifier, dataset)
-    mistakes = count_mistakes(classifier, images)
+    classifier = models.load(model)
+    place(classifier, find_device(device))
+    memory.keep()
+    with console.loading() as progress:
+        images = load_test_images(classifier, dataset, progress)
+        mistakes = count_mistakes(classifier, images, progress)
     low, high = wilson_interval(mistakes, len(images))
     if as_json:
         console.print_json(
@@ -47,15 +52,14 @@ def evaluate(
     console.say(f"test error {error}, {mistakes:,} of {len(images):,} images of {images.name}, {images.origin}")
 
 
-def load_test_images(classifier: Classifier, dataset: str | None) -> ImageSet:
+def load_test_images(classifier: Classifier, dataset: str | None, progress: Progress) -> ImageSet:
     """The test part of `dataset`, or of the data that the classifier was trained on, on its device."""
     card = classifier.card
-    config = card.config.replace(dataset=dataset or card.config.dataset)
+    config = card.config.replace(dataset=dataset or card.config.dataset, copies=1)  # copies are for training
     if dataset not in (None, card.config.dataset):
-        config = config.replace(examples=None, copies=1)
+        config = config.replace(examples=None)
     shape = {"size": card.size, "channels": card.in_channels} if Path(config.dataset).is_dir() else {}
-    with console.loading() as loading:
-        images = load_data(config, classifier.scale.device, progress=loading, **shape).test
+    images = load_data(config, classifier.scale.device, progress=progress, **shape).test
     if images.classes != card.classes:
         raise ValueError(
             f"the model knows the classes {_list(card.classes)}, {images.name} has {_list(images.classes)}"
@@ -64,10 +68,14 @@ def load_test_images(classifier: Classifier, dataset: str | None) -> ImageSet:
 
 
 @torch.no_grad()
-def count_mistakes(classifier: Classifier, images: ImageSet) -> int:
+def count_mistakes(classifier: Classifier, images: ImageSet, progress: Progress) -> int:
     """How many of `images` the classifier gets wrong."""
-    parts = zip(torch.split(images.images, _BATCH), torch.split(images.labels, _BATCH), strict=True)
-    return sum(int((classifier(batch).argmax(1) != labels).sum()) for batch, labels in parts)
+    mistakes = seen = 0
+    for batch, labels in zip(torch.split(images.images, _BATCH), torch.split(images.labels, _BATCH), strict=True):
+        mistakes += int((classifier(batch).argmax(1) != labels).sum())
+        seen += len(labels)
+        progress("classifying", seen / len(images))
+    return mistakes
 
 
 def wilson_interval(count: int, total: int) -> tuple[float, float]:

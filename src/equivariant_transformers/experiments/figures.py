@@ -16,6 +16,8 @@ from equivariant_transformers.experiments import results, rotation
 from equivariant_transformers.experiments.paper import EXPERIMENTS
 from equivariant_transformers.experiments.report import cell_records
 from equivariant_transformers.files import atomic_write
+from equivariant_transformers.layers import Canonicalized
+from equivariant_transformers.pretrained import pretrained
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 COLOURS = {"ET": viz.POSE_COLOUR, "ST": viz.INVARIANT_COLOUR}
 CHARTS = ("rotation", "dilation", "x_shear", "hyperbolic_rotation", "x_perspective")
 """Those of the paper's figure of coordinates."""
+SHOWN, VERSIONS = (0, 1, 4, 15), 3
+"""Test digits in the figure of predicted transformations, and how many versions of each."""
 
 
 Cells = dict[tuple[str, str], list[results.Record]]
@@ -96,12 +100,25 @@ def dataset(root: Path, path: Path) -> None:
         sheet.save(file, "PNG")
 
 
+def transformations(root: Path, path: Path) -> None:
+    """What each layer of the pretrained network did to test digits of Projective MNIST, each in three poses."""
+    classifier = pretrained("projective-mnist")
+    test = data.projective_mnist(examples=1, test_copies=VERSIONS).test
+    apart = len(test) // VERSIONS  # from a version of a digit to the next
+    images = test.images[[digit + copy * apart for digit in SHOWN for copy in range(VERSIONS)]]
+    assert isinstance(classifier.module, Canonicalized)
+    figure = viz.layers(classifier.module, classifier.normalise(images), versions=VERSIONS)
+    with atomic_write(path) as file:
+        figure.savefig(file, dpi=110, format="png")
+
+
 FIGURES: dict[str, Callable[[Path, Path], None]] = {
     "figure-learning-rates": learning_rates,
     "figure-validation": validation_curves,
     "figure-rotation": rotations,
     "figure-coordinates": coordinates,
     "figure-data": dataset,
+    "figure-transformations": transformations,
 }
 """What draws each figure from the folder of results into a PNG file, by name."""
 

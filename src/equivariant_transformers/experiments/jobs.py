@@ -66,6 +66,12 @@ def make_module(config: Config, images: ImageSet) -> nn.Module:
     return Card.of(config, images).build()
 
 
+def place(module: nn.Module, device: torch.device) -> nn.Module:
+    """`module` on `device`, laid out in memory as is fastest there."""
+    moved: nn.Module = module.to(device, memory_format=_LAYOUT[device.type])  # type: ignore[call-overload]
+    return moved
+
+
 def make_job(config: Config, splits: Splits, *, directory: Path | None = None, name: str = "run") -> Job:
     """A job for the trainer; this process's share of it, if there are several."""
     device = splits.train.images.device
@@ -77,7 +83,7 @@ def make_job(config: Config, splits: Splits, *, directory: Path | None = None, n
     )
     return Job(
         config=config,
-        module=make_module(config, splits.train).to(device, memory_format=_LAYOUT[device.type]),  # type: ignore[call-overload]
+        module=place(make_module(config, splits.train), device),
         train=Loader(splits.train, batch_size=config.batch_size, seed=config.seed, **share),
         validation=validation,
         test=test,
