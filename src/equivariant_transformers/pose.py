@@ -130,7 +130,9 @@ class SoftmaxPredictor(nn.Module):
         """`(B, C, sheets, H, W)` to poses `(B, k)`."""
         x = self.trunk(images.transpose(1, 2).flatten(0, 1))  # each sheet by itself, (B * sheets, channels, h, w)
         pooled = [_maximum(x, axis) for axis in (2, 3)[: self.poses]]
-        pooled = [_maximum(f.reshape(-1, self.chart.sheets, *f.shape[1:]), 1) for f in pooled]  # (B, channels, samples)
+        pooled = [
+            f.reshape(-1, self.chart.sheets, *f.shape[1:]).max(1).values for f in pooled
+        ]  # (B, channels, samples)
         maps = []
         for features, conv, wraps in zip(pooled, self.maps, self.chart.periodic, strict=False):
             features = pad(features[:, :, None], (1, 0), (wraps, False), "constant")[:, :, 0]
@@ -189,12 +191,12 @@ PREDICTORS: dict[str, type[ConsistentPredictor] | type[SoftmaxPredictor] | type[
 
 
 def _maximum(x: Tensor, axis: int) -> Tensor:
-    """The maximum along an axis, with the gradient where it was found.
+    """The maximum of `x` `(B, C, H, W)` along axis 2 or 3, with the gradient where it was found.
 
     The gradient of `amax` looks for the value again, and a compiler that recomputes `x` in another precision does not
-    find it.
+    find it. Seen with channels last, as they lie in memory on a CPU, the gradient lies like `x`.
     """
-    return x.max(axis).values
+    return x.movedim(1, 3).max(axis - 1).values.movedim(2, 1)
 
 
 def _average_rows(x: Tensor, weights: Tensor) -> Tensor:
