@@ -44,7 +44,7 @@ def weights(tmp_path, monkeypatch):
     """A folder of weights with two tiny networks, and the file that they were installed from."""
     noise = ImageSet(images=IMAGES, labels=torch.arange(2), name="noise", origin="drawn", classes=("a", "b"))
     torch.manual_seed(0)
-    card = Card.of(Config(network="z2cnn", layers=("rotation",), seed=7), noise)
+    card = Card.of(Config(dataset="noise", layers=("rotation",), seed=7), noise)
     Classifier(card.build(), card).save(tmp_path / "run" / "model.safetensors")
     folder = tmp_path / "weights"
     folder.mkdir()
@@ -161,6 +161,13 @@ def test_a_folder_of_the_hub(weights, tmp_path):
     example = page.partition("```python\n")[2].partition("```")[0]
     Image.new("L", (9, 9)).save(tmp_path / "photo.png")
     exec(example.replace("THIS FOLDER OR REPOSITORY", str(folder)).replace("photo.png", str(tmp_path / "photo.png")))
+
+
+def test_the_page_of_a_model_has_the_terms_of_its_data():
+    hub = pytest.importorskip("equivariant_transformers.hub")
+    classifier = et.pretrained("projective-mnist")
+    page = str(hub.HubClassifier(classifier.module, classifier.card).generate_model_card())
+    assert f"(terms of the data: {et.data.DATASETS['projective-mnist'].licence})" in page
 
 
 @pytest.mark.usefixtures("weights")

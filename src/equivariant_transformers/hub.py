@@ -50,7 +50,7 @@ def _page(classifier: Classifier) -> str:
     card = classifier.card
     config = card.config
     shape = f"{card.in_channels} x {card.size[0]} x {card.size[1]}"
-    terms = DATASETS[card.data].licence if card.data in DATASETS else "see their source"
+    terms = DATASETS[config.dataset].licence if config.dataset in DATASETS else "see their source"
     layers = ", ".join(config.layers) or "none"
     rows = {
         "network": config.network,
