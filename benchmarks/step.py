@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 import torch._inductor.config
 
-from equivariant_transformers.data import ImageSet, Loader
-from equivariant_transformers.models import build
+from equivariant_transformers.data import ImageSet, Splits
+from equivariant_transformers.experiments.jobs import make_job
 from equivariant_transformers.training import Config
 from equivariant_transformers.training.run import Run
 
@@ -30,16 +30,8 @@ def digits(count, device):
 
 
 def make(config, dataset):
-    torch.manual_seed(0)
-    module = build(
-        layers=config.layers,
-        chart=config.chart,
-        predictor=config.predictor,
-        dropout=config.dropout,
-        background=dataset.black,
-        jitter=config.jitter,
-    )
-    return Run(module.to(dataset.images.device), Loader(dataset, batch_size=config.batch_size), config)
+    job = make_job(config, Splits(dataset, dataset, dataset))
+    return Run(job.module, job.train, config)
 
 
 def step_ms(runs, repeats):
@@ -93,6 +85,7 @@ def main():
         config = Config(
             layers=LAYERS,
             chart="log_polar",
+            background="black",
             predictor=predictor,
             precision=precision,
             compile=bool(compiled),

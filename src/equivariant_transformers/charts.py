@@ -105,6 +105,10 @@ class Chart:
         (left, right), (top, bottom) = self.ranges
         return self.origin or ((left + right) / 2, (top + bottom) / 2)
 
+    def pose_widths(self) -> Tensor:
+        """How wide the range of each pose coordinate is, `(k,)`."""
+        return torch.tensor([high - low for low, high in self.ranges[: len(self.groups)]])
+
     def row_weights(self) -> Tensor:
         """How much each row of the grid tells about the pose: `(height,)`, float32, summing to 1.
 

@@ -131,8 +131,7 @@ class _Transformer(_OnChart):
         self.in_channels = in_channels
         self.bounds = _bounds(bound, len(chart.groups))
         self.background = background
-        widths = torch.tensor([high - low for low, high in chart.ranges[: len(chart.groups)]])
-        self.register_buffer("widths", widths, persistent=False)
+        self.register_buffer("widths", chart.pose_widths(), persistent=False)
 
     def predict(self, images: Tensor, warp: Warp, background: float | Tensor) -> Prediction:
         """The pose of `images` `(B, C, H, W)` seen through `warp`."""

@@ -123,7 +123,7 @@ class SoftmaxPredictor(nn.Module):
         self.trunk = _Trunk(in_channels, channels, strides, chart.periodic)
         self.maps = nn.ModuleList(nn.Conv1d(channels, 1, 3, bias=False) for _ in range(self.poses))
         self.bias = nn.Parameter(torch.zeros(self.poses))
-        self.register_buffer("half_ranges", _half_ranges(chart), persistent=False)
+        self.register_buffer("half_ranges", chart.pose_widths() / 2, persistent=False)
         self.stride = strides[0] * strides[1]
 
     def forward(self, images: Tensor) -> Prediction:
@@ -153,7 +153,7 @@ class DirectPredictor(nn.Module):
         self.head = nn.Linear(9 * channels, len(chart.groups))
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        self.register_buffer("half_ranges", _half_ranges(chart), persistent=False)
+        self.register_buffer("half_ranges", chart.pose_widths() / 2, persistent=False)
 
     def forward(self, images: Tensor) -> Prediction:
         """`(B, C, 1, H, W)`, the image itself, to poses `(B, k)`."""
@@ -204,10 +204,6 @@ def _average_rows(x: Tensor, weights: Tensor) -> Tensor:
     rows = x.permute(0, 2, 3, 1)  # (B, H, W, C)
     average = weights.to(x.dtype)[None] @ rows.flatten(2)  # (B, 1, W * C)
     return average.reshape(-1, *rows.shape[2:]).transpose(1, 2)
-
-
-def _half_ranges(chart: Chart) -> Tensor:
-    return torch.tensor([(high - low) / 2 for low, high in chart.ranges[: len(chart.groups)]])
 
 
 def _heatmap(evidence: Tensor, exponent: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ class Config:
     dropout: float = 0.3
     """The share of features that training leaves out."""
     jitter: float = 0.0
-    """Noise on the poses in training, as a share of the range of each chart: 0.015 helps long runs, not short ones."""
+    """Noise on the poses in training, as a share of the range of each chart; 0.015 helped in runs of 80 epochs."""
 
     epochs: int = 300
     """Passes through the training images."""
