@@ -9,11 +9,15 @@ CODE = """
 import resource, torch
 from equivariant_transformers.training import memory
 {first}
-tensor = torch.ones(2**24)  # 64 MiB
+def steps(count):
+    for _ in range(count):
+        tensor = torch.ones(2**24)  # 64 MiB
+        del tensor
+
+
+steps(3)  # small tensors find their places among the large ones
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(5):
-    del tensor
-    tensor = torch.ones(2**24)
+steps(5)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
