@@ -40,6 +40,23 @@ def wrap_around(images: Tensor, reach: int, wraps: tuple[bool, bool]) -> Tensor:
     return pad(images, (reach * wraps[0], reach * wraps[1]), wraps)
 
 
+class Evidence(nn.Conv1d):
+    """A convolution of three samples to one channel, as sums of products that a compiler can fuse with what is around.
+
+    The result has at least float32.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels, 1, 3, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(B, C, N + 2)` to `(B, 1, N)`."""
+        samples = x.shape[2] - 2
+        kernel = self.weight[0].expand(x.shape[0], -1, -1)  # one for each image: its gradient is summed in two steps
+        parts = (at_least_float32(x).transpose(1, 2)[..., None] * kernel[:, None]).sum(2)  # (B, N + 2, 3)
+        return (parts[:, :samples, 0] + parts[:, 1 : 1 + samples, 1] + parts[:, 2:, 2])[:, None]
+
+
 class ScaleNorm(nn.Module):
     r"""Divide each channel by its root mean square over the batch: $x \mapsto g\,x / \sqrt{E[x^2]}$.
 
@@ -57,13 +74,18 @@ class ScaleNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`(B, C, H, W)` to the same shape."""
+        mean_square = None
         if self.training and x.numel():
             mean_square = at_least_float32(x).square().sum((0, 2, 3)) / (x.numel() // x.shape[1])
-            self.mean_square.lerp_(mean_square.detach(), self.momentum)
-        else:
+        return x * self.scale(mean_square).to(x.dtype)[:, None, None]
+
+    def scale(self, mean_square: Tensor | None) -> Tensor:
+        """What to multiply channels by, `(C,)`: by the `mean_square` of a batch, or by that of earlier batches."""
+        if mean_square is None:
             mean_square = self.mean_square
-        scale = self.weight * torch.rsqrt(mean_square + self.eps)
-        return x * scale.to(x.dtype)[:, None, None]
+        else:
+            self.mean_square.lerp_(mean_square.detach(), self.momentum)
+        return self.weight * torch.rsqrt(mean_square + self.eps)
 
 
 class CentredActivation(nn.Module):

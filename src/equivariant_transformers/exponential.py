@@ -73,13 +73,15 @@ def evaluate(terms: tuple[Term, ...], theta: Tensor) -> Tensor:
     """The sum of `terms` at theta `(...)`, as `(..., 3, 3)`; entries that overflow are the largest finite number."""
     values = [(term.coefficients, term.value(theta)) for term in terms]
     zero = torch.zeros_like(theta)
-    entries = []
+    rows = []
     for i in range(3):
+        entries = []
         for j in range(3):
             parts = [value if c[i][j] == 1 else c[i][j] * value for c, value in values if c[i][j] != 0]
             entries.append(sum(parts[1:], parts[0]) if parts else zero)
+        rows.append(torch.stack(entries, -1))  # by rows: a compiler makes many kernels of a stack of nine
     largest = torch.finfo(theta.dtype).max
-    return torch.stack(entries, -1).clamp(-largest, largest).reshape(*theta.shape, 3, 3)
+    return torch.stack(rows, -2).clamp(-largest, largest)
 
 
 def period(terms: tuple[Term, ...]) -> float | None:

@@ -114,16 +114,16 @@ def _backward(
     du = tl.where(seen, along_column * (0.5 * (width - 1)) / w, 0.0)
     dv = tl.where(seen, along_row * (0.5 * (height - 1)) / w, 0.0)
     dw = -(du * u + dv * v)
-    out = sums + (batch * tl.num_programs(1) + tl.program_id(1)) * 9
+    out = sums + batch * 9 * tl.num_programs(1) + tl.program_id(1)
     tl.store(out, tl.sum(du * x))
-    tl.store(out + 1, tl.sum(du * y))
-    tl.store(out + 2, tl.sum(du))
-    tl.store(out + 3, tl.sum(dv * x))
-    tl.store(out + 4, tl.sum(dv * y))
-    tl.store(out + 5, tl.sum(dv))
-    tl.store(out + 6, tl.sum(dw * x))
-    tl.store(out + 7, tl.sum(dw * y))
-    tl.store(out + 8, tl.sum(dw))
+    tl.store(out + 1 * tl.num_programs(1), tl.sum(du * y))
+    tl.store(out + 2 * tl.num_programs(1), tl.sum(du))
+    tl.store(out + 3 * tl.num_programs(1), tl.sum(dv * x))
+    tl.store(out + 4 * tl.num_programs(1), tl.sum(dv * y))
+    tl.store(out + 5 * tl.num_programs(1), tl.sum(dv))
+    tl.store(out + 6 * tl.num_programs(1), tl.sum(dw * x))
+    tl.store(out + 7 * tl.num_programs(1), tl.sum(dw * y))
+    tl.store(out + 8 * tl.num_programs(1), tl.sum(dw))
 
 
 @torch.library.custom_op("equivariant_transformers::sample", mutates_args=())
@@ -147,18 +147,18 @@ def _(images: Tensor, matrices: Tensor, points: Tensor, background: Tensor) -> T
 
 @torch.library.custom_op("equivariant_transformers::sample_backward", mutates_args=())
 def sample_backward(images: Tensor, matrices: Tensor, points: Tensor, background: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient of the `matrices` of `sample`, `(B, 3, 3)`."""
+    """The gradient of the `matrices` of `sample`, to be added up `(B, 9, programs)`."""
     batch, channels, height, width = images.shape
     count = points.shape[0]
     programs = (batch, triton.cdiv(count, _BLOCK))
-    sums = images.new_empty(*programs, 9)
+    sums = images.new_empty(batch, 9, programs[1])
     _backward[programs](images, matrices, points, background, gradient, sums, count, channels, height, width, _BLOCK)
-    return sums.sum(1).reshape(batch, 3, 3)
+    return sums
 
 
 @sample_backward.register_fake
 def _(images: Tensor, matrices: Tensor, points: Tensor, background: Tensor, gradient: Tensor) -> Tensor:
-    return torch.empty_like(matrices)
+    return images.new_empty(images.shape[0], 9, triton.cdiv(points.shape[0], _BLOCK))
 
 
 def _remember(ctx, inputs, output) -> None:
@@ -166,7 +166,8 @@ def _remember(ctx, inputs, output) -> None:
 
 
 def _differentiate(ctx, gradient: Tensor):
-    return None, sample_backward(*ctx.saved_tensors, gradient.contiguous()), None, None
+    sums = sample_backward(*ctx.saved_tensors, gradient.contiguous())
+    return None, sums.sum(2).reshape(-1, 3, 3), None, None
 
 
 sample.register_autograd(_differentiate, setup_context=_remember)

@@ -15,10 +15,12 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from equivariant_transformers.charts import Chart
-from equivariant_transformers.conv import CentredActivation, ScaleNorm, pad, wrap_around
+from equivariant_transformers.conv import CentredActivation, Evidence, ScaleNorm, pad, wrap_around
+from equivariant_transformers.features import Features, batch_norm, convolve, fits, scale_norm
 from equivariant_transformers.projective import at_least_float32, wrap
 
 _FLOOR = 1e-4
+_SLOPE = 0.1  # of the paper's leaky ReLUs
 
 
 class Prediction(NamedTuple):
@@ -57,7 +59,7 @@ class ConsistentPredictor(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, 3, bias=False)
         self.norm2 = ScaleNorm(channels)
         self.activation2 = CentredActivation(channels)
-        self.maps = nn.ModuleList(nn.Conv1d(channels, 1, 3, bias=False) for _ in range(self.poses))
+        self.maps = nn.ModuleList(Evidence(channels) for _ in range(self.poses))
         self.log_excess = nn.Parameter(torch.full((self.poses,), math.log(0.25)))  # p = 1.25 at first
         self.bias = nn.Parameter(torch.zeros(self.poses))
         blur = torch.softmax(-torch.arange(-3.0, 4.0).square() / 2, 0)
@@ -77,21 +79,34 @@ class ConsistentPredictor(nn.Module):
         x = pad(x, (4, 1) if self.poses == 1 else (4, 4), periodic)
         for axis in (-1, -2)[: self.poses]:
             x = self._smooth(x, axis)
-        x = F.conv2d(x, self._derivative(self.conv1.weight), stride=self.conv1.stride)
-        x = self.activation1(self.norm1(x))
-        kernels = self._derivative(self.conv2.weight) if self.chart.order == 2 else self.conv2.weight
-        x = wrap_around(x, 1, periodic)
-        padding = (0 if periodic[1] else 1, 0 if periodic[0] else 1)  # beyond the ends there is nothing: zeros
-        x = self.activation2(self.norm2(F.conv2d(x, kernels, padding=padding)))
+        pooled = self._lazily_pooled(x) if self.poses == 1 and fits(x, self.conv1.out_channels) else self._pooled(x)
+        maps = []
+        for axis, (profile, conv) in enumerate(zip(pooled, self.maps, strict=True)):
+            evidence = conv(_pad_profile(profile, periodic[axis]))[:, 0]  # (B, samples)
+            maps.append(_heatmap(evidence, 1 + self.log_excess[axis].exp()))
+        return _read(maps, self.chart, self.bias)
+
+    def _pooled(self, x: Tensor) -> list[Tensor]:
+        """The features `(B, channels, samples)` along each pose axis of what the first layer sees."""
+        first, second = self._kernels()
+        x = wrap_around(
+            self.activation1(self.norm1(F.conv2d(x, first, stride=self.conv1.stride))), 1, self.chart.periodic
+        )
+        x = self.activation2(self.norm2(F.conv2d(x, second, padding=_padding(self.chart.periodic))))
         pooled = [_average_rows(x, self.row_weights)]
         if self.poses == 2:
             pooled.append(x.mean(3))
-        maps = []
-        for axis, (features, conv) in enumerate(zip(pooled, self.maps, strict=True)):
-            features = pad(features[:, :, None], (1, 0), (periodic[axis], False), "constant")[:, :, 0]
-            evidence = at_least_float32(conv(features)[:, 0])  # (B, samples)
-            maps.append(_heatmap(evidence, 1 + self.log_excess[axis].exp()))
-        return _read(maps, self.chart, self.bias)
+        return pooled
+
+    def _lazily_pooled(self, x: Tensor) -> list[Tensor]:
+        first, second = self._kernels()
+        features = scale_norm(self.norm1, self.activation1, *convolve(x, first, stride=self.conv1.stride))  # type: ignore[arg-type]
+        again = convolve(features.value(), second, padding=_padding(self.chart.periodic), wraps=self.chart.periodic)
+        return [scale_norm(self.norm2, self.activation2, *again).average(self.row_weights)]
+
+    def _kernels(self) -> tuple[Tensor, Tensor]:
+        second = self.conv2.weight
+        return self._derivative(self.conv1.weight), self._derivative(second) if self.chart.order == 2 else second
 
     def _derivative(self, kernels: Tensor) -> Tensor:
         """`kernels` with zero mean along the pose axes."""
@@ -121,22 +136,24 @@ class SoftmaxPredictor(nn.Module):
         self.chart = chart
         self.poses = len(chart.groups)
         self.trunk = _Trunk(in_channels, channels, strides, chart.periodic)
-        self.maps = nn.ModuleList(nn.Conv1d(channels, 1, 3, bias=False) for _ in range(self.poses))
+        self.maps = nn.ModuleList(Evidence(channels) for _ in range(self.poses))
         self.bias = nn.Parameter(torch.zeros(self.poses))
         self.register_buffer("half_ranges", chart.pose_widths() / 2, persistent=False)
         self.stride = strides[0] * strides[1]
 
     def forward(self, images: Tensor) -> Prediction:
         """`(B, C, sheets, H, W)` to poses `(B, k)`."""
-        x = self.trunk(images.transpose(1, 2).flatten(0, 1))  # each sheet by itself, (B * sheets, channels, h, w)
-        pooled = [_maximum(x, axis) for axis in (2, 3)[: self.poses]]
-        pooled = [
-            f.reshape(-1, self.chart.sheets, *f.shape[1:]).max(1).values for f in pooled
-        ]  # (B, channels, samples)
-        maps = []
-        for features, conv, wraps in zip(pooled, self.maps, self.chart.periodic, strict=False):
-            features = pad(features[:, :, None], (1, 0), (wraps, False), "constant")[:, :, 0]
-            maps.append(torch.softmax(at_least_float32(conv(features)[:, 0]), -1))
+        x = images.transpose(1, 2).flatten(0, 1)  # each sheet by itself
+        if self.poses == 1 and self.trunk.fits(x):
+            pooled = [self.trunk.lazily(x).strongest(self.chart.sheets)]
+        else:
+            x = self.trunk(x)  # (B * sheets, channels, h, w)
+            pooled = [_maximum(x, axis) for axis in (2, 3)[: self.poses]]
+            pooled = [f.reshape(-1, self.chart.sheets, *f.shape[1:]).max(1).values for f in pooled]
+        maps = [
+            torch.softmax(conv(_pad_profile(profile, wraps))[:, 0], -1)
+            for profile, conv, wraps in zip(pooled, self.maps, self.chart.periodic, strict=False)
+        ]  # of profiles (B, channels, samples)
         return _read(maps, self.chart, torch.tanh(self.bias) * self.half_ranges, self.stride)
 
 
@@ -168,18 +185,33 @@ class _Trunk(nn.Module):
     def __init__(self, in_channels: int, channels: int, strides: tuple[int, int], periodic: tuple[bool, bool]) -> None:
         super().__init__()
         self.periodic = periodic
-        padding = (0 if periodic[1] else 1, 0 if periodic[0] else 1)
         self.convs = nn.ModuleList(
-            nn.Conv2d(width, channels, 3, stride=stride, padding=padding, bias=False)
+            nn.Conv2d(width, channels, 3, stride=stride, padding=_padding(periodic), bias=False)
             for width, stride in zip((in_channels, channels), strides, strict=True)
         )
         self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in strides)
 
     def forward(self, x: Tensor) -> Tensor:
         """`(B, C, H, W)` to `(B, channels, h, w)`."""
+        if self.fits(x):
+            return self.lazily(x).value().permute(0, 3, 1, 2)
         for conv, norm in zip(self.convs, self.norms, strict=True):
-            x = F.leaky_relu(norm(conv(wrap_around(x, 1, self.periodic))), 0.1, inplace=True)
+            x = F.leaky_relu(norm(conv(wrap_around(x, 1, self.periodic))), _SLOPE, inplace=True)
         return x
+
+    def fits(self, x: Tensor) -> bool:
+        """Whether `lazily` can be used for `x` `(B, C, H, W)`."""
+        return fits(x, self.norms[0].num_features) and self.convs[1].stride == (1, 1)  # type: ignore[arg-type]
+
+    def lazily(self, x: Tensor) -> Features:
+        """The same as features that are still to be normalised."""
+        padding, wraps = _padding(self.periodic), self.periodic
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            found = convolve(x, conv.weight, stride=conv.stride, padding=padding, wraps=wraps)  # type: ignore[arg-type]
+            features = batch_norm(norm, *found, _SLOPE)  # type: ignore[arg-type]
+            if conv is not self.convs[-1]:
+                x = features.value()
+        return features
 
 
 PREDICTORS: dict[str, type[ConsistentPredictor] | type[SoftmaxPredictor] | type[DirectPredictor]] = {
@@ -188,6 +220,16 @@ PREDICTORS: dict[str, type[ConsistentPredictor] | type[SoftmaxPredictor] | type[
     "direct": DirectPredictor,
 }
 """The pose predictors, by name."""
+
+
+def _padding(periodic: tuple[bool, bool]) -> tuple[int, int]:
+    """Of a convolution, (along H, along W): zeros around axes that are not `periodic`, (along W, along H)."""
+    return (0 if periodic[1] else 1, 0 if periodic[0] else 1)
+
+
+def _pad_profile(profile: Tensor, wraps: bool) -> Tensor:
+    """`(B, channels, samples)` with one more sample at each end."""
+    return pad(profile[:, :, None], (1, 0), (wraps, False), "constant")[:, :, 0]
 
 
 def _maximum(x: Tensor, axis: int) -> Tensor:
