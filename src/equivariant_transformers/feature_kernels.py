@@ -585,7 +585,7 @@ def pool(
     result = x.new_empty(images // sheets, width, channels, dtype=torch.float32)
     found = x.new_empty(result.shape if row_weights is None else (0,), dtype=torch.int16)
     chunk = min(triton.next_power_of_2(rows), _ROWS)
-    block = 2048 // chunk
+    block = 4096 // chunk
     _pool[(images // sheets, triton.cdiv(width * channels, block))](
         x, scale, shift, row_weights, result, found, slope, centred, channels, rows, height, width, chunk, block,
         **_LAUNCH,

@@ -128,6 +128,23 @@ def beat() -> Iterator[Cell]:
             yield Cell(row=row, column=column, config=config, paper=figure, priority=(tier, 1))
 
 
+def predictors() -> Iterator[Cell]:
+    """The paper's predictor and the library's in the same network, on the same data, for the same few epochs."""
+    base = _LOG_POLAR.replace(layers=FOUR, epochs=80, decay=0.963, averaging=0.998)  # ends at the same learning rate
+    changes: dict[str, dict[str, object]] = {
+        "softmax": {},
+        "softmax, jitter": {"jitter": 0.015},
+        "consistent": {},
+        "consistent, jitter": {"jitter": 0.015},
+        "consistent, jitter, dropout 0.40": {"jitter": 0.015, "dropout": 0.4},
+    }
+    for row, change in changes.items():
+        config = base.replace(predictor=row.split(",")[0], **change)
+        yield Cell(
+            row=row, column="1 version, 80 epochs", config=config, priority=(0 if "dropout" not in row else 1, 0)
+        )
+
+
 LEARNING_RATES = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3)
 
 
@@ -188,6 +205,7 @@ def svhn() -> Iterator[Cell]:
 EXPERIMENTS: dict[str, Experiment] = {
     "table1": Experiment(title="Projective MNIST", cells=tuple(table1())),
     "beat": Experiment(title="Projective MNIST, one change at a time", cells=tuple(beat())),
+    "predictors": Experiment(title="Projective MNIST, the two predictors", cells=tuple(predictors())),
     "learning-rates": Experiment(
         title="Sensitivity to the learning rate",
         cells=tuple(learning_rates()),
