@@ -190,6 +190,18 @@ def test_interrupted_runs_go_on_to_the_same_result(made, tmp_path):
     assert budget > 1e-3
 
 
+def test_files_that_are_not_official_are_read_only_if_one_says_so(made, tmp_path, monkeypatch):
+    monkeypatch.setattr("equivariant_transformers.experiments.command.NAMES", ("tiny",))
+    part, seen = bars(40, 0), []
+    monkeypatch.setattr(runner, "load_data", lambda *_, **options: seen.append(options) or Splits(part, part, part))
+    for number, flags in enumerate(([], ["--accept-other-files"])):
+        folders = ["--results", str(tmp_path / str(number)), "--no-checkpoints"]
+        assert main(["reproduce", "tiny", "--only", "averaged", "--seeds", "1", *flags, *folders]) == 0
+    assert seen == [{}, {"accept_other_files": True}]
+    with pytest.raises(ValueError, match="projective-mnist does not let you choose accept_other_files: leave it out"):
+        jobs.load_data(TINY, torch.device("cpu"), accept_other_files=True)
+
+
 def test_no_time_means_no_run(made, tmp_path):
     with pytest.raises(Stopped, match="out of time, with 6 runs to go"):
         runner.run(TABLE.configs(), folder=tmp_path / "tiny", checkpoints=tmp_path, budget=0)
