@@ -14,8 +14,10 @@ import pytest
 import tiny_mnist
 import torch
 from small import bars, network
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from equivariant_transformers import data, models, viz
+from equivariant_transformers import data, layers, models, viz
 from equivariant_transformers.cli import main
 from equivariant_transformers.data import ImageSet, Splits
 from equivariant_transformers.experiments import (
@@ -160,6 +162,40 @@ def test_capsules_have_their_own_loss():
     assert jobs.make_job(config, Splits(part, part, part)).loss is models.margin_loss
 
 
+class OffTheCPU(TorchDispatchMode):
+    """Fails where a tensor is made or used on the CPU."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        tensors = [leaf for leaf in tree_leaves((args, kwargs, out)) if isinstance(leaf, torch.Tensor)]
+        assert all(tensor.device.type != "cpu" for tensor in tensors), f"{function} is computed on the CPU"
+        return out
+
+
+PICTURES = {"projective-mnist": (1, 64, 64), "affnist": (1, 40, 40), "svhn": (3, 32, 32)}
+NETWORKS = {
+    f"{name}, {cell.row}": cell.config
+    for name in ("table1", "affnist", "svhn")
+    for cell in EXPERIMENTS[name].cells
+    if cell.priority[0] == 0
+}
+
+
+@pytest.mark.parametrize("config", NETWORKS.values(), ids=NETWORKS)
+def test_a_cuda_graph_can_hold_a_step(config, monkeypatch):
+    """A step needs no value on the host and no tensor from it; on the meta device there are no values to be had."""
+    monkeypatch.setattr(layers, "can_inspect", lambda _: False)  # as while a graph is captured
+    shape = PICTURES[config.dataset]
+    part = ImageSet(images=torch.zeros(4, *shape, dtype=torch.uint8), labels=torch.arange(4), name="blank")
+    job = jobs.make_job(config.replace(batch_size=2), Splits(part, part, part))
+    module = job.module.to("meta")
+    images, labels = torch.empty(2, *shape, device="meta"), torch.empty(2, dtype=torch.long, device="meta")
+    with OffTheCPU():
+        job.loss(module(images), labels).backward()
+        module.eval()
+        module(images).argmax(1)
+
+
 # Running
 
 
@@ -188,6 +224,18 @@ def test_interrupted_runs_go_on_to_the_same_result(made, tmp_path):
             budget *= 2
     assert (resumed.validation_errors, resumed.test_error) == (whole.validation_errors, whole.test_error)
     assert budget > 1e-3
+
+
+def test_files_that_are_not_official_are_read_only_if_one_says_so(made, tmp_path, monkeypatch):
+    monkeypatch.setattr("equivariant_transformers.experiments.command.NAMES", ("tiny",))
+    part, seen = bars(40, 0), []
+    monkeypatch.setattr(runner, "load_data", lambda *_, **options: seen.append(options) or Splits(part, part, part))
+    for number, flags in enumerate(([], ["--accept-other-files"])):
+        folders = ["--results", str(tmp_path / str(number)), "--no-checkpoints"]
+        assert main(["reproduce", "tiny", "--only", "averaged", "--seeds", "1", *flags, *folders]) == 0
+    assert seen == [{}, {"accept_other_files": True}]
+    with pytest.raises(ValueError, match="projective-mnist does not let you choose accept_other_files: leave it out"):
+        jobs.load_data(TINY, torch.device("cpu"), accept_other_files=True)
 
 
 def test_no_time_means_no_run(made, tmp_path):

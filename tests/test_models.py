@@ -486,8 +486,13 @@ def test_a_capsule_network_and_its_decoder_learn():
     assert losses[-1][1] < 0.7 * losses[0][1]
 
 
-def test_capsule_networks_take_images_of_40_pixels():
-    assert models.CapsuleNetwork(size=(40, 40))(torch.rand(1, 1, 40, 40)).shape == (1, 10)
+@pytest.mark.parametrize("size", [20, 28, 40])
+def test_class_capsules_begin_short_whatever_the_size_of_the_images(size):
+    torch.manual_seed(0)
+    images = 4 * (torch.rand(2, 1, size, size) > 0.8).float() - 0.3  # like normalised digits
+    lengths = models.CapsuleNetwork(size=(size, size))(images)
+    assert lengths.shape == (2, 10)
+    assert lengths.max() < 0.3  # near 1 the gradient vanishes
 
 
 @pytest.mark.parametrize(

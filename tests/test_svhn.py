@@ -74,6 +74,15 @@ def test_the_file_layout(official):
     assert test.labels.unique().tolist() == [0]  # the files say 10
 
 
+def test_a_label_that_is_no_digit_is_refused_where_it_is_chosen(official):
+    labels = np.full((60, 1), 255, np.uint8)
+    labels[torch.randperm(60, generator=torch.Generator().manual_seed(0))[:30].numpy()] = 10
+    write_mat(official / "train_32x32.mat", X=np.zeros((32, 32, 3, 60), np.uint8), y=labels)
+    assert svhn(20, root=official, validation=10, accept_other_files=True).train.labels.tolist() == [0] * 20
+    with pytest.raises(ValueError, match="labels run from 0 to 255"):
+        svhn(21, root=official, validation=10, accept_other_files=True)
+
+
 def test_the_parts_of_the_paper(official):
     splits = svhn(root=official, validation=10)
     assert [len(part) for part in splits] == [50, 10, 30]

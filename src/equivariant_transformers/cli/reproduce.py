@@ -26,6 +26,9 @@ def reproduce(
     only: Annotated[str | None, typer.Option(metavar="ROW", help="One row of the table.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs for each cell.")] = None,
     fast: Annotated[bool, typer.Option("--fast", help="Compile the networks and use bfloat16, for GPUs.")] = False,
+    accept_other_files: Annotated[
+        bool, typer.Option("--accept-other-files", help="Read files of SVHN that are not the official ones.")
+    ] = False,
     device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder that figures are drawn into.")] = Path("out"),
     report: Annotated[
@@ -52,6 +55,7 @@ def reproduce(
         only=only,
         seeds=seeds,
         fast=fast,
+        accept_other_files=accept_other_files,
         device=device,
         out=out,
     )

@@ -133,4 +133,5 @@ def _read(path: Path) -> tuple[Tensor, Tensor]:
     if shapes.get("X", ())[:3] != (32, 32, 3) or shapes.get("y") != (shapes["X"][3], 1):
         raise ValueError(f"{path} needs X of shape (32, 32, 3, N) and y of shape (N, 1), it has {shapes}")
     images = np.ascontiguousarray(arrays["X"].transpose(3, 2, 0, 1))
-    return torch.from_numpy(images), torch.from_numpy(arrays["y"][:, 0].astype(np.int64)) % 10
+    digits = torch.from_numpy(arrays["y"][:, 0].astype(np.int64))
+    return torch.from_numpy(images), torch.where(digits == 10, 0, digits)

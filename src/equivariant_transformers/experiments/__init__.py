@@ -1,6 +1,6 @@
 """The paper's tables and figures as runs, their results, and the report.
 
-`reproduce(name)` makes one of `NAMES`; `python -m equivariant_transformers.experiments` is the same from a shell.
+`reproduce(name)` makes one of `NAMES`; `et reproduce NAME` is the same from a shell.
 """
 
 from equivariant_transformers.experiments.command import NAMES, reproduce, write_report

@@ -28,6 +28,7 @@ def reproduce(
     only: str | None = None,
     seeds: int | None = None,
     fast: bool = False,
+    accept_other_files: bool = False,
     device: str = "auto",
     out: Path = Path("out"),
 ) -> bool:
@@ -45,6 +46,7 @@ def reproduce(
         only: run this row of the table alone.
         seeds: how many runs for each cell; the experiment's own number by default.
         fast: compile the networks and use bfloat16, for GPUs; records and report say so.
+        accept_other_files: read files of SVHN that differ from the official ones; records and report say so.
         device: a torch device, or auto.
         out: the folder that figures are drawn into.
     """
@@ -71,6 +73,7 @@ def reproduce(
                 together=experiment.together if together is None else together,
                 budget=budget,
                 display=display,
+                **({"accept_other_files": True} if accept_other_files else {}),
             )
     except Stopped as stopped:
         display.say(f"{stopped}; the same command goes on from here")

@@ -52,9 +52,9 @@ def load_data(config: Config, device: torch.device, **options: Any) -> Splits:
     """The parts of the config's data set on `device`; `options` go to the function that loads it."""
     load = find_data(config.dataset)
     known = inspect.signature(load).parameters
-    for name, usual in (("examples", None), ("copies", 1)):
-        if getattr(config, name) != usual and name not in known:
-            raise ValueError(f"{config.dataset} does not let you choose {name}: leave it out")
+    asked = [name for name, usual in (("examples", None), ("copies", 1)) if getattr(config, name) != usual]
+    if unknown := [name for name in (*asked, *options) if name not in known]:
+        raise ValueError(f"{config.dataset} does not let you choose {', '.join(unknown)}: leave it out")
     wanted = {"examples": config.examples, "copies": config.copies, "seed": config.data_seed, "device": device}
     chosen = {name: value for name, value in wanted.items() if name in known and value is not None}
     return Splits(*(part.to(device) for part in load(**chosen, **options)))

@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from equivariant_transformers.data import Splits
 from equivariant_transformers.experiments import results
@@ -29,13 +30,14 @@ def run(
     together: int = 1,
     budget: float = math.inf,
     display: Display | None = None,
+    **options: Any,
 ) -> list[Record]:
     """Train and test each of `configs` that has no result yet, and return the records of all that have one.
 
     Results are looked for in all folders beside `folder`, into which new ones go. Runs on the same data share it, up to
     `together` at a time on a GPU. After `budget` seconds `Stopped` is raised: what is finished is in `folder`; what is
     not goes on from its checkpoint the next time. Without `checkpoints` nothing could go on, so that no run is started
-    which, as far as finished ones tell, would not end in time.
+    which, as far as finished ones tell, would not end in time. `options` go to the functions that load the data.
 
     A run that an error ends leaves the error in `folder`, in a file of its own, and is tried again the next time; the
     others go on.
@@ -52,7 +54,7 @@ def run(
         waiting = [config for config in waiting if config not in batch]
         if _data(batch[0]) != loaded:
             splits = None  # makes room
-            splits, loaded = load_data(batch[0], find_device(batch[0].device)), _data(batch[0])
+            splits, loaded = load_data(batch[0], find_device(batch[0].device), **options), _data(batch[0])
         assert splits is not None
         if display:
             seconds = [results.estimate(config, known.values()) for config in batch]

@@ -39,7 +39,10 @@ class CapsuleNetwork(nn.Module):
         self.conv = nn.Conv2d(in_channels, 256, 9)
         self.primary = nn.Conv2d(256, _PRIMARY * _TYPES, 9, stride=2)
         height, width = ((length - 17) // 2 + 1 for length in size)
-        self.weight = nn.Parameter(0.1 * torch.randn(_TYPES * height * width, _PRIMARY, classes * _CLASS))
+        primary = _TYPES * height * width
+        # The sum of the votes begins short, however many capsules vote: long sums are squashed to lengths near 1, where
+        # the gradient vanishes and the network learns nothing.
+        self.weight = nn.Parameter(primary**-0.5 * torch.randn(primary, _PRIMARY, classes * _CLASS))
 
     def capsules(self, images: Tensor) -> Tensor:
         """Images `(B, C, H, W)` to class capsules `(B, classes, 16)`."""
