@@ -22,7 +22,6 @@ import equivariant_transformers as et
 from equivariant_transformers import checkpoint
 from equivariant_transformers.data import ImageSet
 from equivariant_transformers.experiments.jobs import make_module
-from equivariant_transformers.experiments.results import Record, load
 from equivariant_transformers.probes import THETA, on_canvas
 from equivariant_transformers.training import Config
 
@@ -106,20 +105,6 @@ def table(results: Results) -> str:
     return "\n".join(lines)
 
 
-def error_table(folder: Path) -> str:
-    """Classification errors of the runs in `folder` as markdown, for each way of training."""
-    groups: dict[tuple[str, float], list[Record]] = {}
-    for path in sorted(folder.glob("*.json")):
-        run = load(path)
-        groups.setdefault((run.config.predictor, run.config.averaging), []).append(run)
-    lines = ["| predictor | averaging | seeds | validation error | test error |", "|---|---|---|---|---|"]
-    for (predictor, averaging), runs in sorted(groups.items()):
-        columns = [[run.validation_error for run in runs], [run.test_error for run in runs]]
-        shown = [f"{np.mean(c):.2f} % ({', '.join(f'{value:.2f}' for value in sorted(c))})" for c in columns]
-        lines.append(f"| {predictor} | {averaging or 'none'} | {len(runs)} | {shown[0]} | {shown[1]} |")
-    return "\n".join(lines)
-
-
 def put(page: Path, name: str, content: str) -> None:
     """Replace what stands between the marks called `name`."""
     before, opening, rest = page.read_text().partition(f"<!-- {name} -->\n")
@@ -169,7 +154,6 @@ def main() -> None:
         put(arguments.docs, "table", table({name: rows for name, rows in results.items() if "trained" not in name}))
         trained_rows = {name: rows for name, rows in results.items() if "trained" in name}
         put(arguments.docs, "trained", table(trained_rows))
-        put(arguments.docs, "errors", error_table(Path("results/predictors")))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 COLOURS = {"ET": viz.POSE_COLOUR, "ST": viz.INVARIANT_COLOUR}
 CHARTS = ("rotation", "dilation", "x_shear", "hyperbolic_rotation", "x_perspective")
 """Those of the paper's figure of coordinates."""
+_DASHES = {1: ":", 2: "--", 4: "-"}  # by how many dashes the name of a row has: the more layers, the more of the line
 SHOWN, VERSIONS = (0, 1, 4, 15), 3
 """Test digits in the figure of predicted transformations, and how many versions of each."""
 
@@ -39,6 +40,8 @@ class NothingToDraw(Exception):  # noqa: N818 (there is no failure)
 def learning_rates(root: Path, path: Path) -> None:
     """The lowest, the mean and the highest of the runs' best validation errors against the learning rate."""
     found, settings = _found("learning-rates", root)
+    if max(Counter(row for row, _ in found).values()) < 2:
+        raise NothingToDraw(f"the results of learning-rates in {root} are of one learning rate each")
     with _picture(path) as (axes,):
         for row in dict.fromkeys(row for row, _ in found):
             points = sorted(
@@ -63,8 +66,13 @@ def validation_curves(root: Path, path: Path) -> None:
         for (row, _), records in found.items():
             epochs = min(len(record.validation_errors) for record in records)
             mean = [fmean(record.validation_errors[epoch] for record in records) for epoch in range(epochs)]
-            axes.plot(range(1, epochs + 1), mean, linewidth=1, label=f"{row} (n = {len(records)})")
+            colour = COLOURS.get(row[:2], "grey")
+            dashes = _DASHES[row.count("-")] if row[:2] in COLOURS else ("-" if row == "Log-polar" else ":")
+            label = f"{row} (n = {len(records)})"
+            axes.plot(range(1, epochs + 1), mean, color=colour, linestyle=dashes, linewidth=1, label=label)
         axes.set(xlabel="epoch", ylabel="validation error, %", yscale="log", title=settings)
+        axes.set_yticks(ticks := [3, 4, 5, 7, 10, 15, 20, 30, 50, 80], [str(tick) for tick in ticks])
+        axes.minorticks_off()
         axes.legend()
 
 
