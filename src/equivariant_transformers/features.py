@@ -1,7 +1,7 @@
 """Features whose normalisation and activation are left to whoever reads them: a GPU does them on the way.
 
-On a GPU, in bfloat16, the networks of this library begin and end with the kernels of `feature_kernels.py`; everywhere
-else they use torch's own operations. Both compute the same.
+On a GPU, in bfloat16, the networks of this library go through the modules of `kernels`; everywhere else they use the
+operations of torch. Both compute the same.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Features(NamedTuple):
 
     def value(self, window: int = 1) -> Tensor:
         """The features `(B, H, W, C)`, normalised and activated, and averaged over windows of some places each way."""
-        from equivariant_transformers import feature_kernels
+        from equivariant_transformers.kernels import activation
 
-        value: Tensor = feature_kernels.activate(*self, window)
+        value: Tensor = activation.activate(*self, window)
         return value
 
     def strongest(self, sheets: int) -> Tensor:
@@ -49,9 +49,9 @@ class Features(NamedTuple):
         return self._pool(row_weights, 1)
 
     def _pool(self, row_weights: Tensor | None, sheets: int) -> Tensor:
-        from equivariant_transformers import feature_kernels
+        from equivariant_transformers.kernels import activation
 
-        pooled, _ = feature_kernels.pool(*self, row_weights, sheets)
+        pooled, _ = activation.pool(*self, row_weights, sheets)
         profile: Tensor = pooled.transpose(1, 2)
         return profile
 
@@ -64,7 +64,8 @@ def fits(images: Tensor, width: int) -> bool:
         return False
     in_bfloat16 = torch.get_autocast_dtype("cuda") == torch.bfloat16
     narrow = images.dtype == torch.float32 and images.shape[1] <= _MOST_CHANNELS
-    return in_bfloat16 and narrow and width in _WIDTHS and images.shape[0] > 0
+    countable = 0 < images.numel() * width < 2**31  # the kernels count in 32 bits
+    return in_bfloat16 and narrow and countable and width in _WIDTHS
 
 
 def convolve(
@@ -80,17 +81,17 @@ def convolve(
     Images are `(B, C, H, W)`; features, `(B, H, W, C)` in bfloat16, have a stride of 1. `stride` and `padding` are
     (along H, along W) as in torch, `wraps` (along W, along H) as in a chart; an axis that wraps keeps its length.
     """
-    from equivariant_transformers import feature_kernels
+    from equivariant_transformers.kernels import convolution
 
     if x.dtype == torch.bfloat16:
         for axis, wrapped in ((1, wraps[1]), (2, wraps[0])):
             if wrapped:
                 x = torch.cat((x.narrow(axis, x.shape[axis] - 1, 1), x, x.narrow(axis, 0, 1)), axis)
         narrow = weight.detach().permute(0, 2, 3, 1).to(x.dtype).contiguous()
-        result, sums = feature_kernels.convolve_features(x, weight, narrow, [*padding])
+        result, sums = convolution.convolve_features(x, weight, narrow, [*padding])
     else:
         around = [1 if wrapped else amount for wrapped, amount in zip(wraps[::-1], padding, strict=True)]
-        result, sums = feature_kernels.convolve(x.contiguous(), weight, [*stride], around, [*wraps[::-1]])
+        result, sums = convolution.convolve(x.contiguous(), weight, [*stride], around, [*wraps[::-1]])
     return result, sums[0].sum(1), sums[1].sum(1)  # not at once: a compiler makes one kernel of these and what follows
 
 

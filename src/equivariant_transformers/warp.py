@@ -246,12 +246,12 @@ class Warp:
 
 
 def _sample_in_one_kernel(images: Tensor, matrix: Tensor, points: Tensor, background: float | Tensor) -> Tensor:
-    from equivariant_transformers import kernels
+    from equivariant_transformers.kernels import sampling
 
     batch, channels = images.shape[:2]
     if not isinstance(background, Tensor):
         background = images.new_full((batch, channels, 1, 1), background)
-    sampled: Tensor = kernels.sample(
+    sampled: Tensor = sampling.sample(
         images.contiguous(),
         matrix.expand(batch, 3, 3).contiguous(),
         points.reshape(-1, 2).contiguous(),

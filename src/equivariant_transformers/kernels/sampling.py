@@ -136,7 +136,8 @@ def sample(images: Tensor, matrices: Tensor, points: Tensor, background: Tensor)
     count = points.shape[0]
     result = images.new_empty(batch, channels, count)
     programs = (batch, triton.cdiv(count, _BLOCK))
-    _forward[programs](images, matrices, points, background, result, count, channels, height, width, _BLOCK)
+    with torch.cuda.device_of(images):
+        _forward[programs](images, matrices, points, background, result, count, channels, height, width, _BLOCK)
     return result
 
 
@@ -152,7 +153,10 @@ def sample_backward(images: Tensor, matrices: Tensor, points: Tensor, background
     count = points.shape[0]
     programs = (batch, triton.cdiv(count, _BLOCK))
     sums = images.new_empty(batch, 9, programs[1])
-    _backward[programs](images, matrices, points, background, gradient, sums, count, channels, height, width, _BLOCK)
+    with torch.cuda.device_of(images):
+        _backward[programs](
+            images, matrices, points, background, gradient, sums, count, channels, height, width, _BLOCK
+        )
     return sums
 
 

@@ -1,0 +1,1 @@
+"""GPU kernels, written in Triton. Nothing here is imported where there is no Triton or no GPU."""
