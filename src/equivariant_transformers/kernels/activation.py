@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from equivariant_transformers.kernels.launch import BLOCK, LAUNCH, programs
+from equivariant_transformers.kernels.launch import BLOCK, LAUNCH, keep, programs
 
 _ROWS = 64  # that pooling reads at a time
 
@@ -86,10 +86,9 @@ def _activate_backward(
         inner += tl.sum(before, 0)
         outer += tl.sum(g, 0)
         tl.store(result + where, (before * a).to(tl.bfloat16), mask=there[:, None])
-    out = sums + k * tl.num_programs(0) + tl.program_id(0)
-    tl.store(out, products)
-    tl.store(out + channels * tl.num_programs(0), inner)
-    tl.store(out + 2 * channels * tl.num_programs(0), outer)
+    keep(sums, 0, k, products)
+    keep(sums, 1, k, inner)
+    keep(sums, 2, k, outer)
 
 
 @triton.jit
@@ -180,10 +179,9 @@ def _pool_backward(
         inner += tl.sum(before, 0)
         outer += tl.sum(g, 0)
         tl.store(result + where, (before * a).to(tl.bfloat16), mask=there)
-    out = sums + k * tl.num_programs(0) + tl.program_id(0)
-    tl.store(out, products)
-    tl.store(out + channels * tl.num_programs(0), inner)
-    tl.store(out + 2 * channels * tl.num_programs(0), outer)
+    keep(sums, 0, k, products)
+    keep(sums, 1, k, inner)
+    keep(sums, 2, k, outer)
 
 
 @torch.library.custom_op("equivariant_transformers::activate", mutates_args=())

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from equivariant_transformers.kernels.launch import BLOCK, LAUNCH, programs
+from equivariant_transformers.kernels.launch import BLOCK, LAUNCH, keep, programs
 
 # A geometry is (height, width, out_height, out_width, stride_h, stride_w, pad_h, pad_w, wrap_h, wrap_w).
 
@@ -84,9 +84,8 @@ def _convolve(
         wide = value.to(tl.float32)
         first += tl.sum(wide, 0)
         second += tl.sum(wide * wide, 0)
-    out = sums + c * tl.num_programs(0) + tl.program_id(0)
-    tl.store(out, first)
-    tl.store(out + features * tl.num_programs(0), second)
+    keep(sums, 0, c, first)
+    keep(sums, 1, c, second)
 
 
 @triton.jit
@@ -153,9 +152,8 @@ def _moments(y, sums, count, features: tl.constexpr, block: tl.constexpr):
         value = tl.load(y + where, mask=(place < count)[:, None], other=0.0).to(tl.float32)
         first += tl.sum(value, 0)
         second += tl.sum(value * value, 0)
-    out = sums + c * tl.num_programs(0) + tl.program_id(0)
-    tl.store(out, first)
-    tl.store(out + features * tl.num_programs(0), second)
+    keep(sums, 0, c, first)
+    keep(sums, 1, c, second)
 
 
 @triton.jit
