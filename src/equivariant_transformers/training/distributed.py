@@ -33,6 +33,7 @@ def processes(device: torch.device) -> Iterator[torch.device]:
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield device
+        dist.barrier()  # a process that leaves while another is still talking to it can take that one down
     finally:
         dist.destroy_process_group()
 
