@@ -146,6 +146,8 @@ def networks():
     yield pytest.param(direct, torch.rand(8, 1, 1, 64, 64), lambda out: out.pose, id="direct")
     classifier = z2cnn.Z2CNN(dropout=0.0, wraps=(False, True))
     yield pytest.param(classifier, torch.rand(8, 1, 64, 64), lambda out: out, id="Z2CNN")
+    more = z2cnn.Z2CNN(classes=20, dropout=0.0)
+    yield pytest.param(more, torch.rand(8, 1, 64, 64), lambda out: out, id="Z2CNN, 20 classes")
 
 
 @cuda

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.cuda
 def both(warp_of, images, grid, background, monkeypatch):
     """The result and the gradient of the matrices, by the kernel and without it."""
     for with_kernel in (True, False):
-        monkeypatch.setattr("equivariant_transformers.warp._HAS_TRITON", with_kernel)
+        monkeypatch.setattr("equivariant_transformers.kernels.HAS_TRITON", with_kernel)
         matrix = warp_of()
         result = et.Warp((matrix,)).sample(images, grid, background=background)
         (result * torch.linspace(-1, 1, result.numel(), device="cuda").reshape(result.shape)).sum().backward()
@@ -38,7 +38,7 @@ def test_kernel_and_grid_agree(name, batch, matrices, monkeypatch):
 def test_the_identity_samples_too(monkeypatch):
     images, grid = torch.rand(2, 1, 9, 9).cuda(), et.chart("log_polar").grid().cuda()
     fast = et.Warp.identity().sample(images, grid)
-    monkeypatch.setattr("equivariant_transformers.warp._HAS_TRITON", False)
+    monkeypatch.setattr("equivariant_transformers.kernels.HAS_TRITON", False)
     torch.testing.assert_close(fast, et.Warp.identity().sample(images, grid), rtol=1e-5, atol=1e-5)
 
 

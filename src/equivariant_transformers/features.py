@@ -6,15 +6,14 @@ operations of torch. Both compute the same.
 
 from __future__ import annotations
 
-import importlib.util
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from equivariant_transformers import kernels
 from equivariant_transformers.conv import CentredActivation, ScaleNorm
 
-HAS_TRITON = importlib.util.find_spec("triton") is not None
 _MOST_CHANNELS = 3  # of images
 _WIDTHS = (16, 32, 64)  # features that fit the kernels
 
@@ -58,9 +57,7 @@ class Features(NamedTuple):
 
 def fits(images: Tensor, width: int) -> bool:
     """Whether networks of `width` features can use `Features` on `images` `(B, C, H, W)`, here and now."""
-    if not (images.is_cuda and HAS_TRITON and torch.is_autocast_enabled("cuda")) or torch.compiler._is_exporting_flag:
-        return False
-    if not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(images):
+    if not (kernels.can_take(images) and torch.is_autocast_enabled("cuda")):
         return False
     in_bfloat16 = torch.get_autocast_dtype("cuda") == torch.bfloat16
     narrow = images.dtype == torch.float32 and images.shape[1] <= _MOST_CHANNELS

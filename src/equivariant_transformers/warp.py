@@ -7,7 +7,6 @@ points of the *output* frame to points of the *input* frame, so that `warp.image
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,10 +14,9 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from equivariant_transformers import projective
+from equivariant_transformers import kernels, projective
 from equivariant_transformers.resampling import Sampling, check_images, pixel_centres, resample
 
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
 Flow = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -205,9 +203,7 @@ class Warp:
 
     def _matrix_for_kernel(self, images: Tensor, points: Tensor) -> Tensor | None:
         """The matrix with which `sample` can be one GPU kernel: of images that need no gradient, and no flow."""
-        if not (images.is_cuda and _HAS_TRITON) or images.requires_grad or torch.compiler._is_exporting_flag:
-            return None
-        if not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(images):
+        if images.requires_grad or not kernels.can_take(images):
             return None
         if len(self.steps) > 1 or any(isinstance(step, FlowStep) for step in self.steps):
             return None

@@ -74,7 +74,8 @@ class Z2CNN(nn.Module):
             if layer in (3, 6):
                 x = F.dropout(x, self.dropout, self.training)
         classes = self.head.out_channels
-        kernels = F.pad(self.head.weight, (0, 0, 0, 0, 0, 0, 0, -classes % 8))  # cuDNN is fast with multiples of 8
+        width = max(8, 1 << (classes - 1).bit_length())  # the kernels take powers of two, cuDNN likes multiples of 8
+        kernels = F.pad(self.head.weight, (0, 0, 0, 0, 0, 0, 0, width - classes))
         maps, *_ = convolve(x, kernels, wraps=self.wraps)
         logits: Tensor = maps[..., :classes].flatten(1, 2).float().max(1).values + self.head.bias  # type: ignore[operator]
         return logits
