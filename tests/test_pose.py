@@ -122,3 +122,18 @@ def test_scale_norm_follows_the_batch_and_remembers_it():
     y = norm(x)
     torch.testing.assert_close(y.square().mean((0, 2, 3)), torch.ones(2), rtol=0, atol=1e-2)
     torch.testing.assert_close(norm.eval()(x), y)
+
+
+@pytest.mark.parametrize("name", ["rotation", "log_polar"])
+def test_the_softmax_predictor_does_not_turn_an_image_that_tells_it_nothing(name):
+    torch.manual_seed(0)
+    chart = et.chart(name)
+    predictor = SoftmaxPredictor(chart, 1, channels=4).eval()
+    images = torch.rand(8, 1, 1, *chart.size)
+    with torch.no_grad():
+        for weight in predictor.maps.parameters():
+            weight.mul_(1e-3)
+        assert predictor(images).pose.abs().max() < 0.01
+        for weight in predictor.maps.parameters():
+            weight.mul_(1e6)  # sure of itself, it goes anywhere
+        assert predictor(images).pose[:, 0].abs().max() > 1

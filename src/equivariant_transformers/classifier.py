@@ -16,6 +16,7 @@ from equivariant_transformers import checkpoint, models
 from equivariant_transformers.data.imageset import ImageSet, scale_and_shift
 from equivariant_transformers.layers import Canonicalization, Canonicalized
 from equivariant_transformers.training.config import Config
+from equivariant_transformers.views import parse_reach
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -72,6 +73,7 @@ class Card:
             dropout=config.dropout,
             background=self.background,
             jitter=config.jitter,
+            views=parse_reach(config.views),
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ chart, and appends its own inverse transformation. The input is sampled once mor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,11 @@ from typing_extensions import Self
 
 from equivariant_transformers.charts import CHARTS, Chart
 from equivariant_transformers.charts import chart as find_chart
-from equivariant_transformers.groups import lookup
+from equivariant_transformers.groups import Group, lookup
 from equivariant_transformers.pose import PREDICTORS, DirectPredictor, Prediction
 from equivariant_transformers.projective import can_inspect
 from equivariant_transformers.resampling import border_mean, check_images, smooth
+from equivariant_transformers.views import RandomViews, motion
 from equivariant_transformers.warp import FlowStep, Warp
 
 Bounds = tuple[float, float]
@@ -145,7 +146,7 @@ class _Transformer(_OnChart):
 
     def forward(self, images: Tensor) -> Canonicalization:
         """`(B, C, H, W)` to the canonical images and everything about them."""
-        return _canonicalize([self], images, self.background, passes=1, gate=None, jitter=0.0)
+        return _canonicalize([self], images, Warp.identity(), self.background, passes=1, gate=None, jitter=0.0)
 
 
 class EquivariantTransformer(_Transformer):
@@ -230,6 +231,7 @@ class Canonicalizer(nn.Module):
         gate: shrinks a pose in proportion to its confidence below this value; None leaves poses as they are.
         jitter: standard deviation of the noise that training adds to the poses, as a share of the range of each chart.
             Well aligned images are few images; with some noise the network behind learns more from them.
+        views: by group how far training moves each image at random before the layers see it, see `RandomViews`.
 
     >>> canonicalizer = Canonicalizer(["x_shear", "hyperbolic_rotation"], in_channels=1)
     >>> canonicalizer(torch.rand(2, 1, 32, 32)).names
@@ -247,6 +249,7 @@ class Canonicalizer(nn.Module):
         passes: int = 1,
         gate: float | None = None,
         jitter: float = 0.0,
+        views: Mapping[str | Group, float] | None = None,
     ) -> None:
         super().__init__()
         if isinstance(layers, str) or not layers:
@@ -271,11 +274,13 @@ class Canonicalizer(nn.Module):
         self.passes = passes
         self.gate = gate
         self.jitter = jitter
+        self.views = RandomViews(views or {})
 
     def forward(self, images: Tensor) -> Canonicalization:
         """`(B, C, H, W)` to the canonical images and everything about them."""
         jitter = self.jitter if self.training else 0.0
-        return _canonicalize(list(self.layers), images, self.background, self.passes, self.gate, jitter)  # type: ignore[arg-type]
+        start = self.views.draw(images)
+        return _canonicalize(list(self.layers), images, start, self.background, self.passes, self.gate, jitter)  # type: ignore[arg-type]
 
 
 class Canonicalized(nn.Module):
@@ -314,6 +319,7 @@ class Canonicalized(nn.Module):
 def _canonicalize(
     layers: Sequence[_Transformer],
     images: Tensor,
+    warp: Warp,
     background: float | None,
     passes: int,
     gate: float | None,
@@ -321,7 +327,6 @@ def _canonicalize(
 ) -> Canonicalization:
     _check(images, layers[0].in_channels)
     outside = border_mean(images) if background is None else background
-    warp = Warp.identity()
     names: list[str] = []
     found: list[Prediction] = []
     for layer in [*layers] * passes:
@@ -350,8 +355,7 @@ def removal(chart: Chart, pose: Tensor) -> Warp:
     """The inverse transformation of `pose` `(B, k)`; the groups of a chart commute."""
     warp = Warp.identity()
     for group, theta in zip(chart.groups, pose.unbind(-1), strict=True):
-        step = Warp.flow(group.transform, -theta) if group.generator is None else Warp((group.matrix(-theta),))
-        warp = warp.compose(step)
+        warp = warp.compose(motion(group, -theta))
     return warp
 
 

@@ -21,6 +21,7 @@ from equivariant_transformers.projective import at_least_float32, wrap
 
 _FLOOR = 1e-4
 _SLOPE = 0.1  # of the paper's leaky ReLUs
+_PULL = 0.25  # to pose 0 on a periodic axis, as a share of the weight of a heat map
 
 
 class Prediction(NamedTuple):
@@ -124,7 +125,8 @@ class SoftmaxPredictor(nn.Module):
     """The paper's predictor: features, maximum over the invariant axis, softmax, centroid.
 
     Its softmax gives weight to empty background, which does not move with the image, so it is self-consistent only as
-    far as training makes it so.
+    far as training makes it so. What this weight does on other axes it must do on periodic ones too: a heat map that
+    says nothing has pose 0. On a circle its centre could be anywhere, so that a share of weight is put at 0.
     """
 
     half_ranges: Tensor
@@ -154,7 +156,7 @@ class SoftmaxPredictor(nn.Module):
             torch.softmax(conv(_pad_profile(profile, wraps))[:, 0], -1)
             for profile, conv, wraps in zip(pooled, self.maps, self.chart.periodic, strict=False)
         ]  # of profiles (B, channels, samples)
-        return _read(maps, self.chart, torch.tanh(self.bias) * self.half_ranges, self.stride)
+        return _read(maps, self.chart, torch.tanh(self.bias) * self.half_ranges, self.stride, _PULL)
 
 
 class DirectPredictor(nn.Module):
@@ -256,9 +258,9 @@ def _heatmap(evidence: Tensor, exponent: Tensor) -> Tensor:
     return weights / (weights.sum(-1, keepdim=True) + 1e-6)
 
 
-def _read(maps: list[Tensor], chart: Chart, bias: Tensor, stride: int = 1) -> Prediction:
+def _read(maps: list[Tensor], chart: Chart, bias: Tensor, stride: int = 1, pull: float = 0.0) -> Prediction:
     """The centre of each of `maps` `(B, samples)` along its pose axis of `chart`, as a prediction."""
-    found = [_centre(heatmap, chart, axis, stride) for axis, heatmap in enumerate(maps)]
+    found = [_centre(heatmap, chart, axis, stride, pull) for axis, heatmap in enumerate(maps)]
     pose, confidence = (torch.stack(column, -1) for column in zip(*found, strict=True))
     seen = torch.stack([heatmap.sum(-1) for heatmap in maps], -1)  # 0 for an empty image, whose pose is 0
     pose = pose + bias * seen
@@ -269,8 +271,11 @@ def _read(maps: list[Tensor], chart: Chart, bias: Tensor, stride: int = 1) -> Pr
     return Prediction(torch.stack(wrapped, -1), confidence, tuple(maps))
 
 
-def _centre(heatmap: Tensor, chart: Chart, axis: int, stride: int) -> tuple[Tensor, Tensor]:
-    """The pose `(B,)` and confidence `(B,)` of a `heatmap` `(B, samples)` along a pose axis of `chart`."""
+def _centre(heatmap: Tensor, chart: Chart, axis: int, stride: int, pull: float) -> tuple[Tensor, Tensor]:
+    """The pose `(B,)` and confidence `(B,)` of a `heatmap` `(B, samples)` along a pose axis of `chart`.
+
+    `pull` is the weight at pose 0 that is added on a periodic axis.
+    """
     low, high = chart.ranges[axis]
     positions = chart.axes(dtype=heatmap.dtype, device=heatmap.device)[axis][::stride] - chart.centre[axis]
     if chart.periodic[axis]:
@@ -279,7 +284,7 @@ def _centre(heatmap: Tensor, chart: Chart, axis: int, stride: int) -> tuple[Tens
         y = (heatmap * torch.sin(turn * positions)).sum(-1)
         nowhere = x.square() + y.square() < 1e-10
         x, y = torch.where(nowhere, 1.0, x), torch.where(nowhere, 0.0, y)
-        return -torch.atan2(y, x) / turn, torch.where(nowhere, 0.0, torch.sqrt(x.square() + y.square()))
+        return -torch.atan2(y, x + pull) / turn, torch.where(nowhere, 0.0, torch.sqrt(x.square() + y.square()))
     mean = (heatmap * positions).sum(-1)
     variance = (heatmap * (positions - mean[:, None]).square()).sum(-1)
     spread = torch.sqrt(variance + 1e-12) / ((high - low) / math.sqrt(12))  # 1 for a flat map

@@ -28,6 +28,7 @@ _UNRELATED_TO_COST = (
     "decay",
     "dropout",
     "jitter",
+    "views",
     "weight_decay",
     "averaging",
     "device",

@@ -21,6 +21,7 @@ class AffNISTCNN(nn.Module):
     Args:
         in_channels: channels of the images, times the sheets of the chart that they are sampled on.
         classes: how many logits.
+        width: channels of the first two layers, twice those of the third.
         dropout: the share of features that training leaves out.
         wraps: which axes are periodic, (along the width, along the height), as `Chart.periodic`.
 
@@ -34,16 +35,17 @@ class AffNISTCNN(nn.Module):
         in_channels: int = 1,
         classes: int = 10,
         *,
+        width: int = 256,
         dropout: float = 0.3,
         wraps: tuple[bool, bool] = (False, False),
     ) -> None:
         super().__init__()
         self.wraps = wraps
         self.dropout = dropout
-        widths = (in_channels, 256, 256, 128)
+        widths = (in_channels, width, width, width // 2)
         self.convs = nn.ModuleList(nn.Conv2d(*ends, 5, bias=False) for ends in pairwise(widths))
         self.norms = nn.ModuleList(nn.BatchNorm2d(width) for width in widths[1:])
-        self.head = nn.Linear(128, classes)
+        self.head = nn.Linear(width // 2, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """`(B, C, H, W)` to logits `(B, classes)`."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from torch import nn
 
 from equivariant_transformers.charts import Chart, Range
 from equivariant_transformers.charts import chart as find_chart
-from equivariant_transformers.groups import lookup
+from equivariant_transformers.groups import Group, lookup
 from equivariant_transformers.layers import (
     Canonicalized,
     Canonicalizer,
@@ -23,10 +24,12 @@ from equivariant_transformers.models.capsule import CapsuleNetwork
 from equivariant_transformers.models.resnet import resnet10, resnet18, resnet34
 from equivariant_transformers.models.z2cnn import Z2CNN
 from equivariant_transformers.pose import PREDICTORS, DirectPredictor, SoftmaxPredictor
+from equivariant_transformers.views import RandomViews
 
 NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "z2cnn": Z2CNN,
     "affnist": AffNISTCNN,
+    "affnist-small": partial(AffNISTCNN, width=64),
     "resnet10": resnet10,
     "resnet18": resnet18,
     "resnet34": resnet34,
@@ -73,6 +76,7 @@ def build(
     dropout: float = 0.3,
     background: float | None = None,
     jitter: float = 0.0,
+    views: Mapping[str | Group, float] | None = None,
 ) -> nn.Module:
     """A network of the paper, from normalised images `(B, in_channels, *size)` to logits `(B, classes)`.
 
@@ -89,6 +93,7 @@ def build(
         dropout: of the classifier; capsules have none.
         background: the value of the normalised images outside their frame; None takes the mean of each image's border.
         jitter: noise on the poses in training, as a share of the range of each chart.
+        views: by group how far training moves each image at random.
 
     >>> import torch
     >>> model = build("z2cnn", layers=["x_shear", "hyperbolic_rotation"], chart="log_polar")
@@ -104,9 +109,11 @@ def build(
     lookup(PREDICTORS, predictor, "predictor")
     if layers:
         made = [_layer(name, predictor, in_channels, size, strides) for name in layers]
-        canonicalizer = Canonicalizer(made, in_channels, background=background, jitter=jitter)
+        canonicalizer = Canonicalizer(made, in_channels, background=background, jitter=jitter, views=views)
         return Canonicalized(classifier, canonicalizer, chart=view)
-    return classifier if view is None else nn.Sequential(InChart(view, background=background), classifier)
+    front = [RandomViews(views, background=background)] if views else []
+    front += [InChart(view, background=background)] if view else []
+    return nn.Sequential(*front, classifier) if front else classifier
 
 
 def paper_chart(name: str, size: tuple[int, int] = (64, 64)) -> Chart:

@@ -44,6 +44,9 @@ class Config:
     jitter: float = 0.0
     """Noise on the poses in training, as a share of the range of each chart; 0.015 helped in runs of 80 epochs."""
 
+    views: tuple[str, ...] = ()
+    """Groups that move the training images at random, and how far: rotation=3.14,dilation=0.2."""
+
     epochs: int = 300
     """Passes through the training images."""
     batch_size: int = 128
@@ -89,7 +92,7 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields, as JSON and YAML have them."""
-        return {**dataclasses.asdict(self), "layers": list(self.layers)}
+        return {**dataclasses.asdict(self), "layers": list(self.layers), "views": list(self.views)}
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
@@ -98,4 +101,5 @@ class Config:
         unknown = sorted(set(fields) - known)
         if unknown:
             raise ValueError(f"unknown fields {unknown}; a config has {sorted(known)}")
-        return cls(**{**fields, "layers": tuple(fields.get("layers", ()))})
+        lists = {name: tuple(fields[name]) for name in ("layers", "views") if name in fields}
+        return cls(**{**fields, **lists})

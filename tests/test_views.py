@@ -1,0 +1,87 @@
+import math
+
+import pytest
+import torch
+from glyphs import glyphs
+
+import equivariant_transformers as et
+from equivariant_transformers import models
+from equivariant_transformers.views import RandomViews, motion, parse_reach
+
+LENS = et.RADIAL_LENS
+
+
+def test_each_image_is_moved_as_far_as_the_reach_and_no_farther():
+    torch.manual_seed(0)
+    matrices = RandomViews({"rotation": 1.2}).draw(torch.zeros(2000, 1, 4, 4)).matrix
+    theta = torch.atan2(matrices[:, 1, 0], matrices[:, 0, 0])
+    assert theta.abs().max() <= 1.2
+    assert theta.std().item() == pytest.approx(1.2 / math.sqrt(3), rel=0.05)  # uniform
+    torch.testing.assert_close(theta.mean(), torch.tensor(0.0), atol=0.05, rtol=0)
+
+
+def test_views_are_for_training_alone():
+    images = glyphs(32)
+    views = RandomViews({"rotation": 3.0, "x_shear": 0.3})
+    assert not torch.equal(views(images), images)
+    assert views.eval()(images) is images
+    assert not list(views.state_dict())
+
+
+@pytest.mark.parametrize("group", ["x_shear", LENS], ids=["matrix", "flow"])
+def test_a_view_is_the_image_under_the_group(group):
+    """By the group's own action: what a point shows is what lies where the transformation takes it."""
+    torch.manual_seed(0)
+    points = torch.rand(5, 7, 2) - 0.5
+    theta = torch.tensor([-0.2, -0.1, 0.0, 0.1, 0.2])
+    found = group if isinstance(group, et.Group) else et.group(group)
+    torch.testing.assert_close(motion(found, theta).points(points), found.transform(theta[:, None], points))
+
+
+def test_a_stack_sees_views_without_sampling_them_first():
+    """The layers look through the random warp: the same poses and image as for images that were moved before."""
+    torch.manual_seed(0)
+    images = glyphs(64)
+    canonicalizer = et.Canonicalizer(["x_shear"], channels=4, views={"x_shear": 0.4})
+    still = et.Canonicalizer(list(canonicalizer.layers))
+    torch.manual_seed(1)
+    seen = canonicalizer(images)
+    torch.manual_seed(1)
+    warp = canonicalizer.views.draw(images)
+    moved = still(warp.image(images))
+    torch.testing.assert_close(seen.pose, moved.pose, atol=0.03, rtol=0)
+    together = warp.compose(moved.warp)
+    torch.testing.assert_close(seen.warp.matrix, together.matrix, atol=0.03, rtol=0)
+    canonicalizer.eval()
+    still.eval()
+    torch.testing.assert_close(canonicalizer(images).pose, still(images).pose)
+
+
+@pytest.mark.parametrize("options", [{}, {"chart": "log_polar"}, {"layers": ["x_shear"]}], ids=str)
+def test_every_network_can_be_shown_views(options):
+    torch.manual_seed(0)
+    model = models.build(views={"rotation": 1.0}, dropout=0.0, **options)
+    images = glyphs(64)
+    before = torch.get_rng_state()
+    first = model(images)
+    assert not torch.allclose(model(images), first)
+    torch.set_rng_state(before)
+    torch.testing.assert_close(model(images), first)
+    model.eval()
+    torch.testing.assert_close(model(images), model(images))
+
+
+@pytest.mark.parametrize(
+    "make, error, message",
+    [
+        (lambda: RandomViews({"rotation": -1.0}), ValueError, "positive number"),
+        (lambda: RandomViews({"rotation": math.inf}), ValueError, "positive number"),
+        (lambda: RandomViews({"rotatoin": 1.0}), ValueError, "Did you mean 'rotation'"),
+        (lambda: parse_reach(("rotation",)), ValueError, "rotation=3.14"),
+        (lambda: parse_reach(("rotation=far",)), ValueError, "rotation=3.14"),
+        (lambda: parse_reach(("rotatoin=1",)), ValueError, "Did you mean 'rotation'"),
+    ],
+)
+def test_mistakes_are_named(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
