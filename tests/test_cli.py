@@ -208,6 +208,7 @@ configs = st.builds(
     Config,
     examples=st.none() | st.integers(1, 10**6),
     layers=st.lists(st.sampled_from(["x_shear", "rotation"])).map(tuple),
+    views=st.lists(st.sampled_from(["rotation=3.14", "dilation=0.2"]), unique=True).map(tuple),
     chart=st.none() | st.just("log_polar"),
     background=st.sampled_from(["border", "black"]),
     learning_rate=numbers,
@@ -226,7 +227,7 @@ def test_yaml_holds_the_whole_config(tmp_path_factory, config):
 
 @given(configs)
 def test_flags_say_what_fields_are(config):
-    flags = {name: ",".join(value) if name == "layers" else str(value) for name, value in config.to_dict().items()}
+    flags = {name: ",".join(value) if isinstance(value, list) else str(value) for name, value in config.to_dict().items()}
     assert make_config(None, None, {**flags, "compile": config.compile}) == config
 
 

@@ -125,7 +125,7 @@ def test_every_network_can_be_built_on_a_data_set_that_exists():
                 name="blank",
             )
             assert isinstance(jobs.make_module(config, images), torch.nn.Module)
-    assert len(built) == 20
+    assert len(built) == 23
 
 
 def test_the_protocol_is_the_papers():
