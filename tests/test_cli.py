@@ -227,7 +227,8 @@ def test_yaml_holds_the_whole_config(tmp_path_factory, config):
 
 @given(configs)
 def test_flags_say_what_fields_are(config):
-    flags = {name: ",".join(value) if isinstance(value, list) else str(value) for name, value in config.to_dict().items()}
+    fields = config.to_dict().items()
+    flags = {name: ",".join(value) if isinstance(value, list) else str(value) for name, value in fields}
     assert make_config(None, None, {**flags, "compile": config.compile}) == config
 
 

@@ -72,7 +72,7 @@ def test_every_network_can_be_shown_views(options):
 
 
 @pytest.mark.parametrize(
-    "make, error, message",
+    ("make", "error", "message"),
     [
         (lambda: RandomViews({"rotation": -1.0}), ValueError, "positive number"),
         (lambda: RandomViews({"rotation": math.inf}), ValueError, "positive number"),

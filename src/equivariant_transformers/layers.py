@@ -7,7 +7,7 @@ chart, and appends its own inverse transformation. The input is sampled once mor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +18,11 @@ from typing_extensions import Self
 
 from equivariant_transformers.charts import CHARTS, Chart
 from equivariant_transformers.charts import chart as find_chart
-from equivariant_transformers.groups import Group, lookup
+from equivariant_transformers.groups import lookup
 from equivariant_transformers.pose import PREDICTORS, DirectPredictor, Prediction
 from equivariant_transformers.projective import can_inspect
 from equivariant_transformers.resampling import border_mean, check_images, smooth
-from equivariant_transformers.views import RandomViews, motion
+from equivariant_transformers.views import RandomViews, Reach, motion
 from equivariant_transformers.warp import FlowStep, Warp
 
 Bounds = tuple[float, float]
@@ -249,7 +249,7 @@ class Canonicalizer(nn.Module):
         passes: int = 1,
         gate: float | None = None,
         jitter: float = 0.0,
-        views: Mapping[str | Group, float] | None = None,
+        views: Reach | None = None,
     ) -> None:
         super().__init__()
         if isinstance(layers, str) or not layers:

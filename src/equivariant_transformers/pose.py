@@ -21,7 +21,7 @@ from equivariant_transformers.projective import at_least_float32, wrap
 
 _FLOOR = 1e-4
 _SLOPE = 0.1  # of the paper's leaky ReLUs
-_PULL = 0.25  # to pose 0 on a periodic axis, as a share of the weight of a heat map
+_PULL = 0.25  # at first, to pose 0 on a periodic axis, as a share of the weight of a heat map
 
 
 class Prediction(NamedTuple):
@@ -126,7 +126,8 @@ class SoftmaxPredictor(nn.Module):
 
     Its softmax gives weight to empty background, which does not move with the image, so it is self-consistent only as
     far as training makes it so. What this weight does on other axes it must do on periodic ones too: a heat map that
-    says nothing has pose 0. On a circle its centre could be anywhere, so that a share of weight is put at 0.
+    says nothing has pose 0. On a circle its centre could be anywhere, so that some weight, how much is learned, is put
+    at 0.
     """
 
     half_ranges: Tensor
@@ -140,6 +141,7 @@ class SoftmaxPredictor(nn.Module):
         self.trunk = _Trunk(in_channels, channels, strides, chart.periodic)
         self.maps = nn.ModuleList(Evidence(channels) for _ in range(self.poses))
         self.bias = nn.Parameter(torch.zeros(self.poses))
+        self.pull = nn.Parameter(torch.tensor(_PULL)) if any(chart.periodic[: self.poses]) else None
         self.register_buffer("half_ranges", chart.pose_widths() / 2, persistent=False)
         self.stride = strides[0] * strides[1]
 
@@ -156,7 +158,7 @@ class SoftmaxPredictor(nn.Module):
             torch.softmax(conv(_pad_profile(profile, wraps))[:, 0], -1)
             for profile, conv, wraps in zip(pooled, self.maps, self.chart.periodic, strict=False)
         ]  # of profiles (B, channels, samples)
-        return _read(maps, self.chart, torch.tanh(self.bias) * self.half_ranges, self.stride, _PULL)
+        return _read(maps, self.chart, torch.tanh(self.bias) * self.half_ranges, self.stride, self.pull)
 
 
 class DirectPredictor(nn.Module):
@@ -258,7 +260,7 @@ def _heatmap(evidence: Tensor, exponent: Tensor) -> Tensor:
     return weights / (weights.sum(-1, keepdim=True) + 1e-6)
 
 
-def _read(maps: list[Tensor], chart: Chart, bias: Tensor, stride: int = 1, pull: float = 0.0) -> Prediction:
+def _read(maps: list[Tensor], chart: Chart, bias: Tensor, stride: int = 1, pull: Tensor | None = None) -> Prediction:
     """The centre of each of `maps` `(B, samples)` along its pose axis of `chart`, as a prediction."""
     found = [_centre(heatmap, chart, axis, stride, pull) for axis, heatmap in enumerate(maps)]
     pose, confidence = (torch.stack(column, -1) for column in zip(*found, strict=True))
@@ -271,7 +273,7 @@ def _read(maps: list[Tensor], chart: Chart, bias: Tensor, stride: int = 1, pull:
     return Prediction(torch.stack(wrapped, -1), confidence, tuple(maps))
 
 
-def _centre(heatmap: Tensor, chart: Chart, axis: int, stride: int, pull: float) -> tuple[Tensor, Tensor]:
+def _centre(heatmap: Tensor, chart: Chart, axis: int, stride: int, pull: Tensor | None) -> tuple[Tensor, Tensor]:
     """The pose `(B,)` and confidence `(B,)` of a `heatmap` `(B, samples)` along a pose axis of `chart`.
 
     `pull` is the weight at pose 0 that is added on a periodic axis.
@@ -284,7 +286,8 @@ def _centre(heatmap: Tensor, chart: Chart, axis: int, stride: int, pull: float) 
         y = (heatmap * torch.sin(turn * positions)).sum(-1)
         nowhere = x.square() + y.square() < 1e-10
         x, y = torch.where(nowhere, 1.0, x), torch.where(nowhere, 0.0, y)
-        return -torch.atan2(y, x + pull) / turn, torch.where(nowhere, 0.0, torch.sqrt(x.square() + y.square()))
+        ahead = x if pull is None else x + pull
+        return -torch.atan2(y, ahead) / turn, torch.where(nowhere, 0.0, torch.sqrt(x.square() + y.square()))
     mean = (heatmap * positions).sum(-1)
     variance = (heatmap * (positions - mean[:, None]).square()).sum(-1)
     spread = torch.sqrt(variance + 1e-12) / ((high - low) / math.sqrt(12))  # 1 for a flat map

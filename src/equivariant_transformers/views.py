@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,9 @@ from equivariant_transformers.groups import Group
 from equivariant_transformers.groups import group as find_group
 from equivariant_transformers.resampling import border_mean
 from equivariant_transformers.warp import Warp
+
+Reach: TypeAlias = Mapping[str, float] | Mapping[Group, float] | Mapping[str | Group, float]
+"""How far each group, or the group of each name, moves an image."""
 
 
 class RandomViews(nn.Module):
@@ -29,7 +33,7 @@ class RandomViews(nn.Module):
     (torch.Size([2, 1, 16, 16]), True)
     """
 
-    def __init__(self, reach: Mapping[str | Group, float], *, background: float | None = None) -> None:
+    def __init__(self, reach: Reach, *, background: float | None = None) -> None:
         super().__init__()
         self.reach = {group if isinstance(group, Group) else find_group(group): far for group, far in reach.items()}
         for group, far in self.reach.items():

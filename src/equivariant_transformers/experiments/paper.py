@@ -108,8 +108,9 @@ VIEWS = (
 
 def beat() -> Iterator[Cell]:
     """Changes to networks of the first table, in two thirds of its epochs or fewer."""
-    averaged, viewed = {"averaging": 0.998}, {"averaging": 0.998, "views": VIEWS}
-    ours = {"predictor": "consistent", "jitter": 0.015}
+    averaged: dict[str, object] = {"averaging": 0.998}
+    viewed = {**averaged, "views": VIEWS}
+    ours: dict[str, object] = {"predictor": "consistent", "jitter": 0.015}
     shipped = {**ours, **averaged, "dropout": 0.25}  # the pretrained networks
     changes: dict[str, dict[str, dict[str, object]]] = {
         "ET-LP sh-hr-px-py": {

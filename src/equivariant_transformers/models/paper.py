@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from torch import nn
 
 from equivariant_transformers.charts import Chart, Range
 from equivariant_transformers.charts import chart as find_chart
-from equivariant_transformers.groups import Group, lookup
+from equivariant_transformers.groups import lookup
 from equivariant_transformers.layers import (
     Canonicalized,
     Canonicalizer,
@@ -24,7 +24,7 @@ from equivariant_transformers.models.capsule import CapsuleNetwork
 from equivariant_transformers.models.resnet import resnet10, resnet18, resnet34
 from equivariant_transformers.models.z2cnn import Z2CNN
 from equivariant_transformers.pose import PREDICTORS, DirectPredictor, SoftmaxPredictor
-from equivariant_transformers.views import RandomViews
+from equivariant_transformers.views import RandomViews, Reach
 
 NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "z2cnn": Z2CNN,
@@ -76,7 +76,7 @@ def build(
     dropout: float = 0.3,
     background: float | None = None,
     jitter: float = 0.0,
-    views: Mapping[str | Group, float] | None = None,
+    views: Reach | None = None,
 ) -> nn.Module:
     """A network of the paper, from normalised images `(B, in_channels, *size)` to logits `(B, classes)`.
 
@@ -111,7 +111,7 @@ def build(
         made = [_layer(name, predictor, in_channels, size, strides) for name in layers]
         canonicalizer = Canonicalizer(made, in_channels, background=background, jitter=jitter, views=views)
         return Canonicalized(classifier, canonicalizer, chart=view)
-    front = [RandomViews(views, background=background)] if views else []
+    front: list[nn.Module] = [RandomViews(views, background=background)] if views else []
     front += [InChart(view, background=background)] if view else []
     return nn.Sequential(*front, classifier) if front else classifier
 

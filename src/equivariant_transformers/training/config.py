@@ -101,5 +101,5 @@ class Config:
         unknown = sorted(set(fields) - known)
         if unknown:
             raise ValueError(f"unknown fields {unknown}; a config has {sorted(known)}")
-        lists = {name: tuple(fields[name]) for name in ("layers", "views") if name in fields}
+        lists = {name: tuple(fields.get(name, ())) for name in ("layers", "views")}
         return cls(**{**fields, **lists})
