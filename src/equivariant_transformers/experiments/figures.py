@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from equivariant_transformers import charts, data, viz
 from equivariant_transformers.experiments import results, rotation
@@ -22,12 +23,16 @@ from equivariant_transformers.pretrained import pretrained
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from equivariant_transformers.classifier import Classifier
+
 COLOURS = {"ET": viz.POSE_COLOUR, "ST": viz.INVARIANT_COLOUR}
 CHARTS = ("rotation", "dilation", "x_shear", "hyperbolic_rotation", "x_perspective")
 """Those of the paper's figure of coordinates."""
 _DASHES = {1: ":", 2: "--", 4: "-"}  # by how many dashes the name of a row has: the more layers, the more of the line
 SHOWN, VERSIONS = (0, 1, 4, 15), 3
 """Test digits in the figure of predicted transformations, and how many versions of each."""
+HOUSES = range(12)
+"""Test images of SVHN in the figure of what its layers do."""
 
 
 Cells = dict[tuple[str, str], list[results.Record]]
@@ -114,8 +119,18 @@ def transformations(root: Path, path: Path) -> None:
     test = data.projective_mnist(examples=1, test_copies=VERSIONS).test
     apart = len(test) // VERSIONS  # from a version of a digit to the next
     images = test.images[[digit + copy * apart for digit in SHOWN for copy in range(VERSIONS)]]
+    _draw_layers(classifier, images, VERSIONS, path)
+
+
+def house_numbers(root: Path, path: Path) -> None:
+    """What each layer of the pretrained network did to test images of SVHN; files that are not official will do."""
+    test = data.svhn(1, accept_other_files=True).test
+    _draw_layers(pretrained("svhn"), test.images[list(HOUSES)], 1, path)
+
+
+def _draw_layers(classifier: Classifier, images: Tensor, versions: int, path: Path) -> None:
     assert isinstance(classifier.module, Canonicalized)
-    figure = viz.layers(classifier.module, classifier.normalise(images), versions=VERSIONS)
+    figure = viz.layers(classifier.module, classifier.normalise(images), versions=versions)
     with atomic_write(path) as file:
         figure.savefig(file, dpi=110, format="png")
 
@@ -127,6 +142,7 @@ FIGURES: dict[str, Callable[[Path, Path], None]] = {
     "figure-coordinates": coordinates,
     "figure-data": dataset,
     "figure-transformations": transformations,
+    "figure-svhn": house_numbers,
 }
 """What draws each figure from the folder of results into a PNG file, by name."""
 
