@@ -409,6 +409,17 @@ def test_the_figure_of_transformations_has_a_row_for_every_layer(tmp_path, monke
     ]
 
 
+def test_the_figure_of_house_numbers_takes_whatever_files_there_are(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    images = torch.randint(256, (12, 3, 32, 32), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    shown = ImageSet(images=images, labels=torch.zeros(12).long(), name="noise")
+    monkeypatch.setattr(
+        data, "svhn", lambda *_, accept_other_files: accept_other_files and data.Splits(shown, shown, shown)
+    )
+    assert main(["reproduce", "figure-svhn", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "figure-svhn.png").stat().st_size > 10_000
+
+
 def test_a_figure_is_a_command_too(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     places = ["--results", str(tmp_path), "--out", str(tmp_path / "out")]
