@@ -68,6 +68,8 @@ def _choose(
     waiting: Sequence[Config], known: dict[str, Record], together: int, seconds: float, *, resumable: bool
 ) -> list[Config]:
     """The next configs to train side by side: on the same data as the first, and done in time if they must be."""
+    if waiting[0].compile and seconds <= _START[True]:
+        return []  # time would be up before the first step
     batch: list[Config] = []
     for config in waiting:
         if seconds <= 0:
