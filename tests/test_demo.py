@@ -4,6 +4,8 @@ import dataclasses
 import html
 import math
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 
 import pytest
@@ -18,6 +20,7 @@ from equivariant_transformers.data.mnist import Digits
 from equivariant_transformers.data.projective_mnist import PERSPECTIVE, POSE_NAMES, RANGES
 from equivariant_transformers.data.synthesis import image_set
 from equivariant_transformers.demo import drawing, poses, scene, uploads
+from equivariant_transformers.demo.work import Work
 from equivariant_transformers.training import Config
 
 REST = dict.fromkeys(POSE_NAMES, 0.0)
@@ -224,3 +227,22 @@ def test_errors_of_the_command_are_one_line(plain, model, tmp_path, capsys):
             error = capsys.readouterr().err
             assert message in error
             assert error.count("\n") == 1
+
+
+def test_work_under_way_is_waited_for():
+    work, begun, may_end = Work(), threading.Event(), threading.Event()
+
+    @work.counted
+    def draw():
+        begun.set()
+        may_end.wait()
+        raise RuntimeError("which ends it as well")
+
+    with ThreadPoolExecutor() as pool:
+        drawn = pool.submit(draw)
+        begun.wait()
+        assert not work.wait(seconds=0.05)
+        may_end.set()
+        assert work.wait(seconds=10)
+        assert drawn.exception() is not None
+    assert work.wait(seconds=0)

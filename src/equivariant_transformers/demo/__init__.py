@@ -12,8 +12,10 @@ import torch
 
 from equivariant_transformers.classifier import Classifier
 from equivariant_transformers.demo import scene, uploads
+from equivariant_transformers.demo.work import Work
 
 HOST = "127.0.0.1"
+_PATIENCE = 10.0  # seconds to let what is being drawn end
 
 
 @contextmanager
@@ -36,7 +38,8 @@ def running(
     with tempfile.TemporaryDirectory(prefix="et-demo-") as folder, _environment(_variables(folder)):
         from equivariant_transformers.demo import page  # Gradio looks at its variables when it is imported
 
-        blocks = page.build(model, plain)
+        work = Work()
+        blocks = page.build(model, plain, work)
         try:
             _, address, _ = blocks.launch(
                 server_name=HOST,
@@ -54,6 +57,7 @@ def running(
             yield address
         finally:
             blocks.close(verbose=False)
+            work.wait(seconds=_PATIENCE)
             torch.set_num_threads(threads)
 
 

@@ -14,6 +14,7 @@ from equivariant_transformers.data.pictures import PictureError
 from equivariant_transformers.demo import drawing, uploads
 from equivariant_transformers.demo.poses import SLIDERS, Pose, possible
 from equivariant_transformers.demo.scene import classifier_chart, make_orbit, make_scene
+from equivariant_transformers.demo.work import Work
 
 _FOLDER = Path(__file__).parent
 STYLE = (_FOLDER / "style.css").read_text()
@@ -33,14 +34,16 @@ def theme() -> gr.themes.Base:
     )
 
 
-def build(model: Classifier, plain: Classifier | None) -> gr.Blocks:
-    """The page for a network with layers, beside one without if there is one."""
+def build(model: Classifier, plain: Classifier | None, work: Work) -> gr.Blocks:
+    """The page for a network with layers, beside one without if there is one; `work` knows what it is computing."""
     samples = uploads.samples()
 
+    @work.counted
     def show(chosen: tuple[Tensor, int | None], *numbers: float) -> list[str]:
         scene = make_scene(model, plain, chosen[0], _pose(numbers))
         return [drawing.hero(scene), drawing.classes(scene), drawing.layers(scene)]
 
+    @work.counted
     def follow(chosen: tuple[Tensor, int | None], group: str, *numbers: float) -> str:
         digit, label = chosen
         return drawing.orbit(make_orbit(model, plain, digit, _pose(numbers), group, label=label))
