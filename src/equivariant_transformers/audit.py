@@ -25,7 +25,7 @@ from equivariant_transformers.layers import (
     SpatialTransformer,
 )
 from equivariant_transformers.measurements import Invariance, SelfConsistency
-from equivariant_transformers.resampling import border_mean
+from equivariant_transformers.resampling import outside
 from equivariant_transformers.warp import Warp
 
 Function = Callable[[Tensor], Any]
@@ -180,9 +180,9 @@ def _compare(
             if size is None:
                 large = (_ENLARGEMENT * height, _ENLARGEMENT * width)
                 originals = Warp.identity().image(originals, size=large, mode="bicubic", padding="border")
-            outside = border_mean(originals) if background is None else background
+            value = outside(originals, background)
             outputs = (  # one at a time, as they are used: memory does not grow with the number of thetas
-                layer(warp.image(originals, size=(height, width), background=outside, antialias=True)) for warp in warps
+                layer(warp.image(originals, size=(height, width), background=value, antialias=True)) for warp in warps
             )
             reference = next(outputs)
             rows = [comparison(reference, moved, warp) for moved, warp in zip(outputs, warps[1:], strict=True)]

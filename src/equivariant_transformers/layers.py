@@ -21,7 +21,7 @@ from equivariant_transformers.charts import chart as find_chart
 from equivariant_transformers.groups import lookup
 from equivariant_transformers.pose import PREDICTORS, DirectPredictor, Prediction
 from equivariant_transformers.projective import can_inspect
-from equivariant_transformers.resampling import border_mean, check_images, smooth
+from equivariant_transformers.resampling import check_images, outside, smooth
 from equivariant_transformers.views import RandomViews, Reach, motion
 from equivariant_transformers.warp import FlowStep, Warp
 
@@ -108,8 +108,7 @@ class InChart(_OnChart):
 
     def forward(self, images: Tensor) -> Tensor:
         """`(B, C, H, W)` to `(B, C * sheets, *chart.size)`."""
-        outside = border_mean(images) if self.background is None else self.background
-        return _look(images, Warp.identity(), self.grid, outside).flatten(1, 2)
+        return _look(images, Warp.identity(), self.grid, outside(images, self.background)).flatten(1, 2)
 
 
 class _Transformer(_OnChart):
@@ -326,11 +325,11 @@ def _canonicalize(
     jitter: float,
 ) -> Canonicalization:
     _check(images, layers[0].in_channels)
-    outside = border_mean(images) if background is None else background
+    value = outside(images, background)
     names: list[str] = []
     found: list[Prediction] = []
     for layer in [*layers] * passes:
-        prediction = layer.predict(images, warp, outside)
+        prediction = layer.predict(images, warp, value)
         if gate is not None:
             certain = (prediction.confidence / gate).clamp(max=1)
             prediction = prediction._replace(pose=prediction.pose * certain)
@@ -347,7 +346,7 @@ def _canonicalize(
         tuple(names),
         torch.cat([prediction.confidence for prediction in found], -1),
         tuple(heatmap for prediction in found for heatmap in prediction.heatmaps),
-        outside,
+        value,
     )
 
 

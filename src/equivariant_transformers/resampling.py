@@ -197,6 +197,11 @@ def border_mean(images: Tensor) -> Tensor:
     return torch.cat((rows, columns), -1).mean(-1)[..., None, None]
 
 
+def outside(images: Tensor, background: float | None) -> float | Tensor:
+    """The value of `images` outside their frame: `background`, or each image's border mean if there is none."""
+    return border_mean(images) if background is None else background
+
+
 def pixel_centres(
     size: tuple[int, int], dtype: torch.dtype, device: torch.device | str | None
 ) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from equivariant_transformers.groups import Group
 from equivariant_transformers.groups import group as find_group
-from equivariant_transformers.resampling import border_mean
+from equivariant_transformers.resampling import outside
 from equivariant_transformers.warp import Warp
 
 Reach: TypeAlias = Mapping[str, float] | Mapping[Group, float] | Mapping[str | Group, float]
@@ -35,7 +35,7 @@ class RandomViews(nn.Module):
 
     def __init__(self, reach: Reach, *, background: float | None = None) -> None:
         super().__init__()
-        self.reach = {group if isinstance(group, Group) else find_group(group): far for group, far in reach.items()}
+        self.reach = {find_group(group): far for group, far in reach.items()}
         for group, far in self.reach.items():
             if not 0 < far < float("inf"):
                 raise ValueError(f"the reach of {group.name!r} is a positive number, got {far}")
@@ -45,8 +45,7 @@ class RandomViews(nn.Module):
         """`(B, C, H, W)` to the same shape."""
         if not self.training:
             return images
-        outside = border_mean(images) if self.background is None else self.background
-        return self.draw(images).image(images, background=outside)
+        return self.draw(images).image(images, background=outside(images, self.background))
 
     def draw(self, images: Tensor) -> Warp:
         """A random warp for each of `images` `(B, ...)`; none where the module is not training."""

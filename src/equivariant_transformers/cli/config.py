@@ -23,7 +23,7 @@ from equivariant_transformers.groups import lookup
 from equivariant_transformers.models import NETWORKS
 from equivariant_transformers.pose import PREDICTORS
 from equivariant_transformers.training import Config
-from equivariant_transformers.views import parse_reach
+from equivariant_transformers.views import RandomViews, parse_reach
 
 _TYPES = get_type_hints(Config)
 _METAVARS = {int: "N", float: "X", str: "NAME", tuple: "A,B,..."}
@@ -82,7 +82,7 @@ def _check_names(config: Config) -> None:
     lookup(PREDICTORS, config.predictor, "predictor")
     for name in (*config.layers, *([config.chart] if config.chart else [])):
         chart(name)
-    parse_reach(config.views)
+    RandomViews(parse_reach(config.views))
 
 
 def _annotation(field: dataclasses.Field[Any]) -> Any:

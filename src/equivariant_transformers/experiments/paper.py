@@ -128,15 +128,17 @@ def beat() -> Iterator[Cell]:
         "Cartesian": {"averaging, views": viewed, "averaging, dropout 0.25": shipped},
     }
     for row, rows in changes.items():
-        network, figures, place = _TABLE1[row]
+        network, errors, place = _TABLE1[row]
+        figures = dict(zip(VERSIONS, errors, strict=True))
         for name, change in rows.items():
             for tier, (column, epochs) in enumerate({"1 version": 200, "8 versions": 60}.items()):
-                if column == "8 versions" and "views" not in change and change is not shipped:
+                if column == "8 versions" and "views" not in change and change != shipped:
                     continue
                 decay = 0.985 ** (200 / epochs)  # ends at the same learning rate as 300 epochs of 0.99
                 config = network.replace(copies=VERSIONS[column], epochs=epochs, decay=decay).replace(**change)
-                paper = figures[list(VERSIONS).index(column)]
-                yield Cell(row=f"{row}: {name}", column=column, config=config, paper=paper, priority=(tier, place))
+                yield Cell(
+                    row=f"{row}: {name}", column=column, config=config, paper=figures[column], priority=(tier, place)
+                )
 
 
 def predictors() -> Iterator[Cell]:

@@ -43,7 +43,6 @@ class Config:
     """The share of features that training leaves out."""
     jitter: float = 0.0
     """Noise on the poses in training, as a share of the range of each chart; 0.015 helped in runs of 80 epochs."""
-
     views: tuple[str, ...] = ()
     """Groups that move the training images at random, and how far: rotation=3.14,dilation=0.2."""
 
