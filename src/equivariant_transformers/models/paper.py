@@ -77,6 +77,7 @@ def build(
     background: float | None = None,
     jitter: float = 0.0,
     views: Reach | None = None,
+    bend: float = 0.0,
 ) -> nn.Module:
     """A network of the paper, from normalised images `(B, in_channels, *size)` to logits `(B, classes)`.
 
@@ -94,6 +95,7 @@ def build(
         background: the value of the normalised images outside their frame; None takes the mean of each image's border.
         jitter: noise on the poses in training, as a share of the range of each chart.
         views: by group how far training moves each image at random.
+        bend: how far training bends what the classifier sees at random.
 
     >>> import torch
     >>> model = build("z2cnn", layers=["x_shear", "hyperbolic_rotation"], chart="log_polar")
@@ -109,9 +111,9 @@ def build(
     lookup(PREDICTORS, predictor, "predictor")
     if layers:
         made = [_layer(name, predictor, in_channels, size, strides) for name in layers]
-        canonicalizer = Canonicalizer(made, in_channels, background=background, jitter=jitter, views=views)
+        canonicalizer = Canonicalizer(made, in_channels, background=background, jitter=jitter, views=views, bend=bend)
         return Canonicalized(classifier, canonicalizer, chart=view)
-    front: list[nn.Module] = [RandomViews(views, background=background)] if views else []
+    front: list[nn.Module] = [RandomViews(views or {}, background=background, bend=bend)] if views or bend else []
     front += [InChart(view, background=background)] if view else []
     return nn.Sequential(*front, classifier) if front else classifier
 
