@@ -6,7 +6,7 @@ from glyphs import glyphs
 
 import equivariant_transformers as et
 from equivariant_transformers import models
-from equivariant_transformers.views import WAVES, RandomViews, bends, motion, parse_reach
+from equivariant_transformers.views import RandomViews, motion, parse_reach
 
 LENS = et.RADIAL_LENS
 
@@ -57,40 +57,10 @@ def test_a_stack_sees_views_without_sampling_them_first():
     torch.testing.assert_close(canonicalizer(images).pose, still(images).pose)
 
 
-@pytest.mark.parametrize("wave", WAVES, ids=str)
-def test_a_wave_is_a_group(wave):
-    torch.manual_seed(0)
-    points = 2 * torch.rand(5, 7, 2, dtype=torch.float64) - 1
-    a, b = torch.rand(2, 5, 1, dtype=torch.float64)
-    torch.testing.assert_close(wave(a, wave(b, points)), wave(a + b, points))
-    torch.testing.assert_close(wave(0 * a, points), points)
-
-
-def test_bends_move_points_up_to_their_height_along_both_axes_and_can_be_undone():
-    torch.manual_seed(0)
-    points = 2 * torch.rand(2000, 3, 2) - 1
-    warp = bends(torch.zeros(2000, 1, 4, 4), 0.1)
-    moved = warp.points(points) - points
-    assert (moved.abs().amax((0, 1)) <= 0.2).all()  # a sine and a cosine
-    assert (moved.abs().amax((0, 1)) > 0.1).all()
-    torch.testing.assert_close(warp.inverse().points(points + moved), points)
-
-
-def test_a_stack_bends_what_its_layers_made_in_training_alone():
-    """The poses are those of the images as they are."""
-    images = glyphs(64)
-    canonicalizer = et.Canonicalizer(["x_shear"], channels=4, bend=0.1)
-    bent, again = canonicalizer(images), canonicalizer(images)
-    torch.testing.assert_close(bent.pose, again.pose)
-    assert not torch.allclose(bent.image, again.image)
-    canonicalizer.eval()
-    assert torch.equal(canonicalizer(images).image, canonicalizer(images).image)
-
-
 @pytest.mark.parametrize("options", [{}, {"chart": "log_polar"}, {"layers": ["x_shear"]}], ids=str)
 def test_every_network_can_be_shown_views(options):
     torch.manual_seed(0)
-    model = models.build(views={"rotation": 1.0}, bend=0.05, dropout=0.0, **options)
+    model = models.build(views={"rotation": 1.0}, dropout=0.0, **options)
     images = glyphs(64)
     before = torch.get_rng_state()
     first = model(images)
@@ -107,8 +77,6 @@ def test_every_network_can_be_shown_views(options):
         (lambda: RandomViews({"rotation": -1.0}), ValueError, "positive number"),
         (lambda: RandomViews({"rotation": math.inf}), ValueError, "positive number"),
         (lambda: RandomViews({"rotatoin": 1.0}), ValueError, "Did you mean 'rotation'"),
-        (lambda: RandomViews({}, bend=-0.1), ValueError, "at least 0"),
-        (lambda: et.Canonicalizer(["x_shear"], bend=math.nan), ValueError, "at least 0"),
         (lambda: parse_reach(("rotation",)), ValueError, "rotation=3.14"),
         (lambda: parse_reach(("rotation=far",)), ValueError, "rotation=3.14"),
         (lambda: parse_reach(("rotatoin=1",)), ValueError, "Did you mean 'rotation'"),

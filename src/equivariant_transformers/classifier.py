@@ -74,7 +74,6 @@ class Card:
             background=self.background,
             jitter=config.jitter,
             views=parse_reach(config.views),
-            bend=config.bend,
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from equivariant_transformers.groups import lookup
 from equivariant_transformers.pose import PREDICTORS, DirectPredictor, Prediction
 from equivariant_transformers.projective import can_inspect
 from equivariant_transformers.resampling import check_images, outside, smooth
-from equivariant_transformers.views import RandomViews, Reach, bends, check_bend, motion
+from equivariant_transformers.views import RandomViews, Reach, motion
 from equivariant_transformers.warp import FlowStep, Warp
 
 Bounds = tuple[float, float]
@@ -231,7 +231,6 @@ class Canonicalizer(nn.Module):
         jitter: standard deviation of the noise that training adds to the poses, as a share of the range of each chart.
             Well aligned images are few images; with some noise the network behind learns more from them.
         views: by group how far training moves each image at random before the layers see it, see `RandomViews`.
-        bend: how far training bends what the layers made at random, see `bends`: aligned shapes of more variety.
 
     >>> canonicalizer = Canonicalizer(["x_shear", "hyperbolic_rotation"], in_channels=1)
     >>> canonicalizer(torch.rand(2, 1, 32, 32)).names
@@ -250,7 +249,6 @@ class Canonicalizer(nn.Module):
         gate: float | None = None,
         jitter: float = 0.0,
         views: Reach | None = None,
-        bend: float = 0.0,
     ) -> None:
         super().__init__()
         if isinstance(layers, str) or not layers:
@@ -276,16 +274,12 @@ class Canonicalizer(nn.Module):
         self.gate = gate
         self.jitter = jitter
         self.views = RandomViews(views or {})
-        self.bend = check_bend(bend)
 
     def forward(self, images: Tensor) -> Canonicalization:
         """`(B, C, H, W)` to the canonical images and everything about them."""
         jitter = self.jitter if self.training else 0.0
         start = self.views.draw(images)
-        out = _canonicalize(list(self.layers), images, start, self.background, self.passes, self.gate, jitter)  # type: ignore[arg-type]
-        if self.bend and self.training:
-            return replace(out, warp=out.warp.compose(bends(images, self.bend)))
-        return out
+        return _canonicalize(list(self.layers), images, start, self.background, self.passes, self.gate, jitter)  # type: ignore[arg-type]
 
 
 class Canonicalized(nn.Module):

@@ -82,7 +82,7 @@ def _check_names(config: Config) -> None:
     lookup(PREDICTORS, config.predictor, "predictor")
     for name in (*config.layers, *([config.chart] if config.chart else [])):
         chart(name)
-    RandomViews(parse_reach(config.views), bend=config.bend)
+    RandomViews(parse_reach(config.views))
 
 
 def _annotation(field: dataclasses.Field[Any]) -> Any:

@@ -20,7 +20,6 @@ from equivariant_transformers.files import atomic_write
 from equivariant_transformers.training import Config, Result
 
 _MACHINE = ("device",)  # fields that do not change what a run is
-_LATER = {"bend": 0.0}  # fields that runs had no choice of when the first names were given, and what all of them had
 _UNRELATED_TO_COST = (
     "seed",
     "data_seed",
@@ -30,7 +29,6 @@ _UNRELATED_TO_COST = (
     "dropout",
     "jitter",
     "views",
-    "bend",
     "weight_decay",
     "averaging",
     "device",
@@ -67,11 +65,7 @@ class Record:
 
 def key(config: Config) -> str:
     """A name for the run of a config: what it is in words, then a hash of every field that decides its outcome."""
-    fields = {
-        name: value
-        for name, value in config.to_dict().items()
-        if name not in _MACHINE and _LATER.get(name, ...) != value
-    }
+    fields = {name: value for name, value in config.to_dict().items() if name not in _MACHINE}
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:8]
     words = [config.dataset.replace("/", "_"), config.network, config.predictor if config.layers else "plain"]
     return "-".join([*words, f"{len(config.layers)}layers", f"x{config.copies}", f"seed{config.seed}", digest])

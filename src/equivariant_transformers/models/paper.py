@@ -77,7 +77,6 @@ def build(
     background: float | None = None,
     jitter: float = 0.0,
     views: Reach | None = None,
-    bend: float = 0.0,
 ) -> nn.Module:
     """A network of the paper, from normalised images `(B, in_channels, *size)` to logits `(B, classes)`.
 
@@ -95,7 +94,6 @@ def build(
         background: the value of the normalised images outside their frame; None takes the mean of each image's border.
         jitter: noise on the poses in training, as a share of the range of each chart.
         views: by group how far training moves each image at random.
-        bend: how far training bends what the classifier sees at random.
 
     >>> import torch
     >>> model = build("z2cnn", layers=["x_shear", "hyperbolic_rotation"], chart="log_polar")
@@ -111,9 +109,9 @@ def build(
     lookup(PREDICTORS, predictor, "predictor")
     if layers:
         made = [_layer(name, predictor, in_channels, size, strides) for name in layers]
-        canonicalizer = Canonicalizer(made, in_channels, background=background, jitter=jitter, views=views, bend=bend)
+        canonicalizer = Canonicalizer(made, in_channels, background=background, jitter=jitter, views=views)
         return Canonicalized(classifier, canonicalizer, chart=view)
-    front: list[nn.Module] = [RandomViews(views or {}, background=background, bend=bend)] if views or bend else []
+    front: list[nn.Module] = [RandomViews(views, background=background)] if views else []
     front += [InChart(view, background=background)] if view else []
     return nn.Sequential(*front, classifier) if front else classifier
 

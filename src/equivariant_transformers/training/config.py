@@ -45,8 +45,6 @@ class Config:
     """Noise on the poses in training, as a share of the range of each chart; 0.015 helped in runs of 80 epochs."""
     views: tuple[str, ...] = ()
     """Groups that move the training images at random, and how far: rotation=3.14,dilation=0.2."""
-    bend: float = 0.0
-    """How far waves bend, at random, what the classifier sees in training; half of an image is 1."""
 
     epochs: int = 300
     """Passes through the training images."""

@@ -200,7 +200,7 @@ class _Running:
 
     def _resume(self, path: Path) -> None:
         tensors, description = checkpoint.read(path)
-        _check_same(path, Config.from_dict(description["config"]).to_dict(), self.job.config.to_dict())
+        _check_same(path, description["config"], self.job.config.to_dict())
         self.run.load_state(tensors)
         for name, tensor in self.best.items():
             tensor.copy_(tensors[f"best/{name}"])
