@@ -138,6 +138,18 @@ def test_a_run_can_go_on_for_more_epochs(tmp_path):
     assert_same(train([longer])[0], train([whole])[0], longer, whole)
 
 
+def test_a_checkpoint_from_before_a_field_existed_goes_on_with_its_default(tmp_path):
+    with pytest.raises(Stopped):
+        train([job(directory=tmp_path)], deadline=time.monotonic())
+    tensors, description = checkpoint.read(tmp_path / CHECKPOINT)
+    del description["config"]["views"]
+    checkpoint.write(tmp_path / CHECKPOINT, tensors, description)
+    with pytest.raises(checkpoint.CheckpointError, match=r"views .* there and .'rotation=1'. here"):
+        train([job(CONFIG.replace(views=("rotation=1",)), tmp_path)])
+    resumed, whole = job(directory=tmp_path), job()
+    assert_same(train([resumed])[0], train([whole])[0], resumed, whole)
+
+
 def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
     train([job(CONFIG.replace(epochs=1), tmp_path)])
     before = (tmp_path / CHECKPOINT).read_bytes()

@@ -218,9 +218,10 @@ def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _check_same(path: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
     free = {"epochs", "device"}  # a run may go on for longer, or elsewhere
-    different = [name for name in here if name not in free and there.get(name) != here[name]]
+    there = Config().to_dict() | there  # where a field is newer than the checkpoint, the run had its default
+    different = [name for name in there if name not in free and there[name] != here.get(name)]
     if different:
-        changes = ", ".join(f"{name} {there.get(name)!r} there and {here[name]!r} here" for name in different)
+        changes = ", ".join(f"{name} {there[name]!r} there and {here.get(name)!r} here" for name in different)
         raise checkpoint.CheckpointError(f"{path} belongs to another run: {changes}. Choose another directory")
 
 
