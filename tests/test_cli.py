@@ -288,6 +288,10 @@ def test_evaluate_finds_the_error_that_training_found(et, trained):
     assert found["test_error"] == pytest.approx(record.test_error)
     assert found["interval"][0] <= found["test_error"] <= found["interval"][1]
     assert found["images"] == 6
+    answers = torch.tensor(found["answers"])
+    assert answers.shape == (len(found["classes"]),) * 2
+    assert answers.sum(1).tolist() == [3, 3]  # the test images of each class
+    assert answers.sum() - answers.trace() == found["mistakes"]
     out, _ = et("evaluate", model)
     assert out.startswith(f"test error {record.test_error:.2f} % (95 %: ")
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import torch
 import typer
+from torch import Tensor
 
 from equivariant_transformers.classifier import Classifier
 from equivariant_transformers.cli import console, models
@@ -25,7 +26,9 @@ def evaluate(
         str | None, typer.Option(metavar="NAME", help="A data set or a folder of images; the model's own if not given.")
     ] = None,
     device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the figures, and which classes are mixed up, as JSON.")
+    ] = False,
 ) -> None:
     """Measure the error of a model on test images, with its 95 % confidence interval."""
     classifier = models.load(model)
@@ -33,7 +36,8 @@ def evaluate(
     memory.keep()
     with console.loading() as progress:
         images = load_test_images(classifier, dataset, progress)
-        mistakes = count_mistakes(classifier, images, progress)
+        answers = count_answers(classifier, images, progress)
+    mistakes = int(answers.sum() - answers.trace())
     low, high = wilson_interval(mistakes, len(images))
     if as_json:
         console.print_json(
@@ -45,6 +49,8 @@ def evaluate(
                 "mistakes": mistakes,
                 "test_error": 100 * mistakes / len(images),
                 "interval": [100 * low, 100 * high],
+                "classes": images.classes,
+                "answers": answers.tolist(),
             }
         )
         return
@@ -68,14 +74,15 @@ def load_test_images(classifier: Classifier, dataset: str | None, progress: Prog
 
 
 @torch.no_grad()
-def count_mistakes(classifier: Classifier, images: ImageSet, progress: Progress) -> int:
-    """How many of `images` the classifier gets wrong."""
-    mistakes = seen = 0
+def count_answers(classifier: Classifier, images: ImageSet, progress: Progress) -> Tensor:
+    """How often the classifier took an image of each class (rows) for one of each (columns)."""
+    classes = len(images.classes)
+    answers, seen = torch.zeros(classes * classes, dtype=torch.long, device=images.labels.device), 0
     for batch, labels in zip(torch.split(images.images, _BATCH), torch.split(images.labels, _BATCH), strict=True):
-        mistakes += int((classifier(batch).argmax(1) != labels).sum())
+        answers += torch.bincount(classes * labels + classifier(batch).argmax(1), minlength=len(answers))
         seen += len(labels)
         progress("classifying", seen / len(images))
-    return mistakes
+    return answers.reshape(classes, classes)
 
 
 def wilson_interval(count: int, total: int) -> tuple[float, float]:
