@@ -7,7 +7,6 @@ Each run is a row of results/screening/leads.json. Rows that are there are not r
 
 import argparse
 import json
-import math
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -16,7 +15,6 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-import equivariant_transformers as et
 from equivariant_transformers.conv import pad, wrap_around
 from equivariant_transformers.experiments import EXPERIMENTS, results
 from equivariant_transformers.experiments.jobs import find_device, load_data, make_job
@@ -24,11 +22,7 @@ from equivariant_transformers.training import train
 
 ROW = "ET-LP sh-hr-px-py: averaging, views"
 OUT = Path("results/screening/leads.json")
-ROTATIONS = 8
-ABOUT = (
-    f"The row '{ROW}' of `et reproduce beat`, patched by benchmarks/leads.py. rotations: the test error of the mean of "
-    f"the probabilities for {ROTATIONS} rotations of each image."
-)
+ABOUT = f"The row '{ROW}' of `et reproduce beat`, patched by benchmarks/leads.py."
 
 
 class AntiAliased(nn.Module):
@@ -87,23 +81,6 @@ VARIANTS = {
 }
 
 
-@torch.no_grad()
-def rotated_error(module, loader, rotations=ROTATIONS):
-    """The error in per cent of the mean of the probabilities for some rotations of each image."""
-    module.eval()
-    indices, counts = loader.in_order()
-    angles = torch.arange(rotations, device=indices.device) * (2 * math.pi / rotations)
-    turns = [et.Warp.projective(matrix) for matrix in et.group("rotation").matrix(angles)]
-    wrong = total = 0
-    for chosen, count in zip(indices, counts, strict=True):
-        images, labels = loader.batch(chosen)
-        background = module.canonicalizer.background
-        mean = sum(module(turn.image(images, background=background)).softmax(1) for turn in turns)
-        wrong += ((mean.argmax(1) != labels) & count).sum().item()
-        total += count.sum().item()
-    return 100 * wrong / total
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--variants", default=",".join(VARIANTS), help="comma separated")
@@ -127,7 +104,7 @@ def main():
     jobs = [make_job(config, splits, name=f"{name}, seed {config.seed}") for name, config in runs]
     for (name, _), job in zip(runs, jobs, strict=True):
         VARIANTS[name](job)
-    for (name, config), job, outcome in zip(runs, jobs, train(jobs) if jobs else [], strict=True):
+    for (name, config), outcome in zip(runs, train(jobs) if jobs else [], strict=True):
         row = {
             "variant": name,
             "key": results.key(config),
@@ -138,7 +115,6 @@ def main():
             "best_epoch": outcome.best_epoch,
             "last_ten_epochs": fmean(entry["validation_error"] for entry in outcome.history[-10:]),
             "test_error": outcome.test_error,
-            "rotations": rotated_error(job.module, job.test),
             "loss": outcome.history[-1]["loss"],
             "device": results.device_name(),
             "torch": torch.__version__.split("+")[0],

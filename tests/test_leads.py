@@ -54,14 +54,6 @@ def test_background_padding_makes_the_background_the_zero_of_the_features(splits
     torch.testing.assert_close(predictor(x - 0.3).heatmaps[0], predictor(x + 0.7).heatmaps[0])
 
 
-def test_one_rotation_is_the_plain_error(splits):
-    job = make_job(Config(layers=LAYERS, background="black"), splits)
-    job.module.eval()
-    images, labels = job.test.batch(torch.arange(len(splits.test)))
-    wrong = (job.module(images).argmax(1) != labels).float().mean().item()
-    assert leads.rotated_error(job.module, job.test, rotations=1) == pytest.approx(100 * wrong)
-
-
 def test_rows_are_run_once(splits, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ET_COMMIT", "0123456")
