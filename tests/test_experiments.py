@@ -134,7 +134,7 @@ def test_the_protocol_is_the_papers():
         assert (config.epochs, config.decay, config.batch_size) == (300, 0.99, 128)
         assert config.learning_rate == (2e-4 if row.startswith("ST") else 2e-3)
         assert config.chart == (None if row == "Cartesian" else "log_polar")
-    rates = [config.learning_rate for config in EXPERIMENTS["learning-rates"].configs(only="ET", seeds=1)]
+    rates = [config.learning_rate for config in EXPERIMENTS["learning-rates"].configs(only=["ET"], seeds=1)]
     assert (len(rates), min(rates), max(rates)) == (6, 1e-4, 4e-3)
 
 
@@ -150,10 +150,14 @@ def test_the_most_informative_runs_come_first():
 
 
 def test_rows_seeds_and_settings_can_be_chosen():
-    configs = TABLE.configs(only="averaged", seeds=1, fast=True)
+    configs = TABLE.configs(only=["averaged"], seeds=1, fast=True)
     assert configs == [TINY.replace(averaging=0.9, precision="bfloat16", compile=True)]
-    with pytest.raises(ValueError, match=r"no row 'large'; the rows are 'small', 'averaged'"):
-        TABLE.configs(only="large")
+    names = ["ET-LP sh", "2 versions", "Log-polar", "4 versions"]
+    chosen = EXPERIMENTS["table1"].configs(only=names, seeds=1)
+    assert [(len(config.layers), config.copies) for config in chosen] == [(0, 2), (1, 2), (0, 4), (1, 4)]
+    assert len(EXPERIMENTS["table1"].configs(only=["2 versions"], seeds=1)) == 8
+    with pytest.raises(ValueError, match=r"no row or column 'large'; the rows are 'small', 'averaged'"):
+        TABLE.configs(only=["large"])
 
 
 def test_capsules_have_their_own_loss():
@@ -320,7 +324,7 @@ def test_a_record_survives_being_written_down(tmp_path):
 
 
 def test_the_report_says_what_the_files_hold(made, tmp_path):
-    records = runner.run(TABLE.configs(only="small"), folder=tmp_path / "tiny", checkpoints=None)
+    records = runner.run(TABLE.configs(only=["small"]), folder=tmp_path / "tiny", checkpoints=None)
     errors = [record.test_error for record in records if record.config.copies == 1]
     table = report.table("tiny", tmp_path)
     assert f"**{statistics.fmean(errors):.2f} ± {statistics.stdev(errors):.2f}** (n = 2)<br>paper 12.50 |" in table

@@ -23,7 +23,9 @@ def reproduce(
         bool, typer.Option("--no-checkpoints", help="The states would be lost: start only what ends in time.")
     ] = False,
     together: Annotated[int | None, typer.Option(min=1, help="Runs that share a GPU.")] = None,
-    only: Annotated[str | None, typer.Option(metavar="ROW", help="One row of the table.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A row or a column of the table; may be repeated.")
+    ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs for each cell.")] = None,
     fast: Annotated[bool, typer.Option("--fast", help="Compile the networks and use bfloat16, for GPUs.")] = False,
     accept_other_files: Annotated[
@@ -52,7 +54,7 @@ def reproduce(
         checkpoints=None if no_checkpoints else checkpoints,
         budget=float("inf") if budget is None else parse_duration(budget),
         together=together,
-        only=only,
+        only=only or (),
         seeds=seeds,
         fast=fast,
         accept_other_files=accept_other_files,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from equivariant_transformers.experiments import report, rotation
@@ -25,7 +26,7 @@ def reproduce(
     checkpoints: Path | None = Path("runs"),
     budget: float = math.inf,
     together: int | None = None,
-    only: str | None = None,
+    only: Sequence[str] = (),
     seeds: int | None = None,
     fast: bool = False,
     accept_other_files: bool = False,
@@ -43,7 +44,7 @@ def reproduce(
             known not to end in time.
         budget: seconds after which everything is saved and stops.
         together: how many runs share a GPU; the experiment's own number by default.
-        only: run this row of the table alone.
+        only: run these rows or columns of the table alone.
         seeds: how many runs for each cell; the experiment's own number by default.
         fast: compile the networks and use bfloat16, for GPUs; records and report say so.
         accept_other_files: read files of SVHN that differ from the official ones; records and report say so.

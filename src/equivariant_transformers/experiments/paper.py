@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,18 +37,30 @@ class Experiment:
     together: int = 3
     """How many runs share a GPU."""
 
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The names of the rows, in order."""
+        return tuple(dict.fromkeys(cell.row for cell in self.cells))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns, in order."""
+        return tuple(dict.fromkeys(cell.column for cell in self.cells))
+
     def value(self, record: Record) -> float:
         """The figure of a run that the table is about, in per cent."""
         if self.metric == "validation error":
             return record.validation_error
         return 100 - record.test_error if self.metric == "test accuracy" else record.test_error
 
-    def configs(self, *, seeds: int | None = None, only: str | None = None, fast: bool = False) -> list[Config]:
-        """The runs, the most informative first; those of the row `only`, if given. `fast` are settings for a GPU."""
-        chosen = [cell for cell in self.cells if only in (None, cell.row)]
-        if not chosen:
-            rows = ", ".join(repr(row) for row in dict.fromkeys(cell.row for cell in self.cells))
-            raise ValueError(f"there is no row {only!r}; the rows are {rows}")
+    def configs(self, *, seeds: int | None = None, only: Sequence[str] = (), fast: bool = False) -> list[Config]:
+        """The runs, the most informative first. `only` names rows and columns; `fast` are settings for a GPU."""
+        if unknown := set(only) - {*self.rows, *self.columns}:
+            rows, columns = (", ".join(map(repr, names)) for names in (self.rows, self.columns))
+            missing = ", ".join(map(repr, sorted(unknown)))
+            raise ValueError(f"there is no row or column {missing}; the rows are {rows}, the columns {columns}")
+        wanted = [set(only) & set(names) or set(names) for names in (self.rows, self.columns)]
+        chosen = [cell for cell in self.cells if cell.row in wanted[0] and cell.column in wanted[1]]
         ordered = sorted(
             ((cell.priority[0], seed, cell.priority[1]), number, seed)
             for number, cell in enumerate(chosen)

@@ -77,8 +77,7 @@ def measured(experiment: Experiment, records: Collection[Record]) -> str:
 
 
 def _table(experiment: Experiment, records: dict[Cell, list[Record]]) -> str:
-    rows = list(dict.fromkeys(cell.row for cell in experiment.cells))
-    columns = list(dict.fromkeys(cell.column for cell in experiment.cells))
+    rows, columns = experiment.rows, experiment.columns
     places = {(cell.row, cell.column): cell for cell in experiment.cells}
 
     def entry(row: str, column: str) -> str:
