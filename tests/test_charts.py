@@ -42,6 +42,13 @@ def test_only_whole_periods_wrap():
     assert et.chart("dilation").periodic == (False, True)
 
 
+def test_a_range_may_lie_across_the_cut_of_an_angle():
+    rotation = et.chart("rotation")
+    for low in (-1.0, 1.0, 3.0, math.pi):
+        part = rotation.replace(ranges=((low, low + math.pi), rotation.ranges[1]))
+        assert part.coverage() == pytest.approx(rotation.coverage() / 2, abs=0.01)
+
+
 def test_lists_are_as_good_as_tuples():
     chart = et.chart("x_shear")
     assert chart.replace(size=[64, 64], ranges=[[-5, 5], [-1, 1]]) == chart

@@ -7,6 +7,7 @@ import pickle
 import pytest
 import sympy as sp
 import torch
+from glyphs import glyphs
 from sympy import cos, exp, sin, sqrt, tan
 
 import equivariant_transformers as et
@@ -313,3 +314,20 @@ def test_bad_options_are_explained():
         derive((x + theta, y), parameter=(theta, x))
     with pytest.raises(ValueError, match="two symbols"):
         derive((x + theta, y), coordinates=(x,))
+
+
+def in_degrees(angle, points):
+    turn = angle * (torch.pi / 180)
+    first, second = points.unbind(-1)
+    moved = (turn.cos() * first - turn.sin() * second, turn.sin() * first + turn.cos() * second)
+    return torch.stack(moved, -1)
+
+
+def test_the_unit_of_the_parameter_does_not_matter():
+    """A layer for degrees follows like one for radians."""
+    torch.manual_seed(0)
+    chart = derive(et.Group.from_flow(in_degrees, name="degrees", period=360.0))
+    layer = et.EquivariantTransformer(chart, in_channels=1)
+    result = et.self_consistency(layer, glyphs(64), (-60, 60))
+    assert result.slope[0] == pytest.approx(1, abs=0.02)
+    assert result.median[0] < 0.02

@@ -1,5 +1,8 @@
+import dataclasses
+import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
 
@@ -63,12 +66,30 @@ def test_only_matrix_groups_have_matrices():
         (lambda: Group.from_generator(torch.zeros(3, 3)), "moves nothing"),
         (lambda: Group.from_generator(2 * torch.eye(3)), "moves nothing"),
         (lambda: Group.from_flow(), "exactly one"),
+        (lambda: Group.from_flow(vector_field=lambda points: points, steps=0), "at least 1"),
         (lambda: Group("nothing"), "either a generator or a flow"),
+        (lambda: Group("still", generator=((0, 0, 0),) * 3), "moves nothing"),
     ],
 )
 def test_bad_input_is_explained(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_rotation_seen_through_any_matrix_keeps_its_period():
+    turn = np.array(et.group("rotation").generator)
+    for seed in range(100):
+        change = np.eye(3) + 0.3 * np.random.default_rng(seed).uniform(-1, 1, (3, 3))
+        tilted = Group.from_generator(change @ turn @ np.linalg.inv(change))
+        assert tilted.period == pytest.approx(2 * math.pi)
+    assert Group.from_generator(turn + 1e-3 * np.diag([1, 1, 0])).period is None  # a spiral
+
+
+def test_a_group_is_its_generator_however_it_is_made():
+    turn, grow = et.group("rotation"), et.group("dilation")
+    for made in (Group("mine", generator=turn.generator), dataclasses.replace(grow, generator=turn.generator)):
+        torch.testing.assert_close(made.matrix(0.5), turn.matrix(0.5))
+        assert made.period == turn.period
 
 
 def test_eigenvalues_too_close_to_tell_apart_are_refused():

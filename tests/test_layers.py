@@ -83,6 +83,20 @@ def test_passes_run_the_stack_on_its_own_result(images):
     assert out.pose[:, 1].abs().max() < 0.2 * out.pose[:, 0].abs().max()
 
 
+def test_a_stack_has_the_background_of_its_layers(images):
+    layer = et.EquivariantTransformer("x_shear", background=0.5)
+    assert et.Canonicalizer([layer, "rotation"])(images).background == layer(images).background == 0.5
+
+
+def test_the_geometry_is_float32_whatever_the_default():
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        grid = et.EquivariantTransformer("x_shear").grid
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(grid, et.chart("x_shear").grid())
+
+
 def test_jitter_is_noise_of_the_given_size_on_the_poses_in_training_alone(images):
     torch.manual_seed(0)
     canonicalizer = et.Canonicalizer(["x_shear"], channels=4, jitter=0.01)
@@ -322,6 +336,11 @@ def test_inference_can_be_captured_in_a_cuda_graph(pixels):
         (lambda _: et.Canonicalizer("x_shear"), ValueError, "takes a list"),
         (lambda _: et.Canonicalizer(["x_shear", et.SpatialTransformer("rotation", 3)]), ValueError, "must agree"),
         (lambda x: et.EquivariantTransformer("x_shear")(x.tolist()), TypeError, "must be a torch.Tensor"),
+        (
+            lambda _: et.Canonicalizer([et.EquivariantTransformer("x_shear", background=0.0)], background=1.0),
+            ValueError,
+            "must agree",
+        ),
         (lambda _: et.Canonicalizer([]), ValueError, "at least one layer"),
         (lambda _: et.Canonicalizer(["x_shear"], passes=0), ValueError, "at least 1"),
         (lambda _: et.Canonicalizer(["x_shear"], gate=2.0), ValueError, r"\(0, 1\]"),

@@ -384,3 +384,10 @@ def test_warps_pickle():
     warp = Warp.projective(random_matrices(2)) @ lens(torch.zeros(2))
     images = torch.rand(2, 1, 5, 5)
     assert torch.equal(pickle.loads(pickle.dumps(warp)).image(images), warp.image(images))
+
+
+@pytest.mark.parametrize("shape", [(2,), (1, 5, 2), (3, 4, 5, 2)])
+def test_what_is_visible_has_the_shape_of_the_points(shape):
+    warp = Warp.projective(random_matrices(3))
+    points = torch.rand(shape)
+    assert warp.visible(points).shape == warp.points(points).shape[:-1]

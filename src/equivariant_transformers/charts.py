@@ -213,9 +213,11 @@ class Chart:
         inside = self.valid(points)
         first, second = self.to_canonical(points).unbind(-1)
         columns = (first - self._shift(self.sheet(points)), second)
-        for column, (low, high), period in zip(columns, self.ranges, self.periodic, strict=True):
-            if not period:
-                inside = inside & (column >= low) & (column <= high)
+        for column, (low, high), whole, period in zip(columns, self.ranges, self.periodic, self.periods, strict=True):
+            if not whole:
+                middle = (low + high) / 2
+                nearest = column if period is None else middle + wrap(column - middle, period)
+                inside = inside & (nearest >= low) & (nearest <= high)
         return inside
 
     def coverage(self, samples: int = 512) -> float:

@@ -20,6 +20,7 @@ Array = NDArray[np.complex128]
 
 _SAME_EIGENVALUE = 1e-5  # relative to the largest entry; LAPACK splits a defective pair by about 1e-8
 _VERIFIED = 1e-9
+_STEADY = 1e-9  # growth relative to the frequency that is taken for a rounding error
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,11 @@ def evaluate(terms: tuple[Term, ...], theta: Tensor) -> Tensor:
 
 def period(terms: tuple[Term, ...]) -> float | None:
     """The smallest positive theta at which the transformation of the plane is the identity, or None."""
-    rates = {term.rate for term in terms}
-    frequencies = {abs(term.frequency) for term in terms} - {0.0}
-    if len(rates) > 1 or len(frequencies) != 1 or any(term.power for term in terms):
+    rates = [term.rate for term in terms]
+    frequency = max(abs(term.frequency) for term in terms)  # a real matrix of three rows has one at the most
+    if any(term.power for term in terms) or not max(rates) - min(rates) < _STEADY * frequency:
         return None
-    return 2 * math.pi / frequencies.pop()
+    return 2 * math.pi / frequency
 
 
 def _spectrum(a: Array, scale: float) -> list[tuple[complex, list[Array]]]:

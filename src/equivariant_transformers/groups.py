@@ -43,13 +43,17 @@ class Group:
     flow: Flow | None = None
     period: float | None = None
     """The smallest positive theta with T_theta = identity, where there is one."""
-    _terms: tuple[exponential.Term, ...] = field(default=(), repr=False, compare=False)
+    _terms: tuple[exponential.Term, ...] = field(default=(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if (self.generator is None) == (self.flow is None):
             raise ValueError(
                 f"group {self.name!r} needs either a generator or a flow; use Group.from_generator(A, name=...)"
             )
+        if self.generator is not None:  # what follows from it can be no other
+            object.__setattr__(self, "generator", _checked(self.generator))
+            object.__setattr__(self, "_terms", exponential.terms(self.generator))
+            object.__setattr__(self, "period", exponential.period(self._terms))
 
     @staticmethod
     def from_generator(generator: Tensor | NDArray[Any] | Sequence[Sequence[float]], *, name: str = "custom") -> Group:
@@ -59,16 +63,7 @@ class Group:
         >>> spiral.transform(torch.pi / 2, torch.tensor([1.0, 0.0]))[1]
         tensor(1.3691)
         """
-        a = np.asarray(generator.detach().cpu() if isinstance(generator, Tensor) else generator, dtype=np.float64)
-        if a.shape != (3, 3):
-            raise ValueError(f"a generator is a 3x3 matrix, got shape {a.shape}")
-        if not np.isfinite(a).all():
-            raise ValueError(f"a generator must be finite, got {a.tolist()}")
-        if np.allclose(a, a[0, 0] * np.eye(3), rtol=0, atol=1e-12 * np.abs(a).max()):
-            raise ValueError(f"generator {a.tolist()} moves nothing: every transformation would be the identity")
-        rows: Matrix3 = tuple(tuple(float(entry) for entry in row) for row in a)  # type: ignore[assignment]
-        terms = exponential.terms(rows)
-        return Group(name, generator=rows, period=exponential.period(terms), _terms=terms)
+        return Group(name, generator=_checked(generator))
 
     @staticmethod
     def from_flow(
@@ -90,6 +85,8 @@ class Group:
         """
         if (flow is None) == (vector_field is None):
             raise ValueError("from_flow takes either a closed-form flow or vector_field=..., and exactly one of them")
+        if steps < 1:
+            raise ValueError(f"steps must be at least 1, got {steps}")
         if vector_field is not None:
             flow = IntegratedFlow(vector_field, steps)
         return Group(name, flow=flow, period=period)
@@ -157,6 +154,19 @@ class IntegratedFlow:
             k4 = self.vector_field(points + h * k3)
             points = points + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
         return points
+
+
+def _checked(generator: Tensor | NDArray[Any] | Sequence[Sequence[float]]) -> Matrix3:
+    """The rows of a 3x3 matrix that moves something."""
+    a = np.asarray(generator.detach().cpu() if isinstance(generator, Tensor) else generator, dtype=np.float64)
+    if a.shape != (3, 3):
+        raise ValueError(f"a generator is a 3x3 matrix, got shape {a.shape}")
+    if not np.isfinite(a).all():
+        raise ValueError(f"a generator must be finite, got {a.tolist()}")
+    if np.allclose(a, a[0, 0] * np.eye(3), rtol=0, atol=1e-12 * np.abs(a).max()):
+        raise ValueError(f"generator {a.tolist()} moves nothing: every transformation would be the identity")
+    rows: Matrix3 = tuple(tuple(float(entry) for entry in row) for row in a)  # type: ignore[assignment]
+    return rows
 
 
 def _radial_lens_flow(theta: Tensor, points: Tensor) -> Tensor:

@@ -82,7 +82,8 @@ class _OnChart(nn.Module):
     def __init__(self, view: Chart) -> None:
         super().__init__()
         self.view = view
-        self.register_buffer("grid", view.grid(), persistent=False)
+        dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
+        self.register_buffer("grid", view.grid(dtype=dtype), persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -268,8 +269,13 @@ class Canonicalizer(nn.Module):
         if any(layer.in_channels != in_channels for layer in made):
             given = [layer.in_channels for layer in made]
             raise ValueError(f"the layers take {given} channels and the canonicalizer {in_channels}: they must agree")
+        backgrounds = {value for value in (background, *(layer.background for layer in made)) if value is not None}
+        if len(backgrounds) > 1:
+            raise ValueError(
+                f"the layers and the canonicalizer have backgrounds {sorted(backgrounds)}: they must agree"
+            )
         self.layers = nn.ModuleList(made)
-        self.background = background
+        self.background = backgrounds.pop() if backgrounds else None
         self.passes = passes
         self.gate = gate
         self.jitter = jitter

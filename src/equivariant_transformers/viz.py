@@ -80,7 +80,7 @@ def layers(model: Canonicalized, images: Tensor, *, versions: int = 1) -> Figure
     figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0, hspace=0)  # type: ignore[union-attr, call-arg]
     axes = figure.subplots(len(rows), len(widths), width_ratios=widths, squeeze=False)
     low, high = images.amin(), images.amax()
-    for row, (title, pictures) in zip(axes, rows.items(), strict=True):
+    for row, (title, pictures) in zip(axes, rows, strict=True):
         for column, axis in enumerate(row):
             axis.set_axis_off() if column not in columns else None
         for column, picture in zip(columns, pictures, strict=True):
@@ -90,15 +90,16 @@ def layers(model: Canonicalized, images: Tensor, *, versions: int = 1) -> Figure
 
 
 @torch.no_grad()
-def _stages(model: Canonicalized, images: Tensor) -> dict[str, Tensor]:
-    """Pictures `(B, C, h, w)` by what was done to the images."""
+def _stages(model: Canonicalized, images: Tensor) -> list[tuple[str, Tensor]]:
+    """What was done to the images, and the pictures `(B, C, h, w)` that it made."""
     out = model.canonicalizer(images)
-    found = {"input": images}
+    found = [("input", images)]
     for stage in stages(model.canonicalizer, out):
-        found[" and\n".join(_words(group.name) for group in stage.layer.chart.groups) + "\nremoved"] = stage.image
+        title = " and\n".join(_words(group.name) for group in stage.layer.chart.groups) + "\nremoved"
+        found.append((title, stage.image))
     if model.view is not None:
         seen = out.on(model.view.grid)  # (B, C, sheets, h, w)
-        found[f"what the\nclassifier sees\n({_words(model.view.view.name)})"] = seen.flatten(2, 3)
+        found.append((f"what the\nclassifier sees\n({_words(model.view.view.name)})", seen.flatten(2, 3)))
     return found
 
 

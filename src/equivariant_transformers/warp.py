@@ -116,7 +116,8 @@ class Warp:
 
     def visible(self, points: Tensor) -> Tensor:
         """Which of `points` `(B, ..., 2)` lie in front of the horizon, as booleans `(B, ...)`."""
-        return self._map(*points.unbind(-1))[2].expand(points.shape[:-1])
+        visible = self._map(*points.unbind(-1))[2]
+        return visible.expand(torch.broadcast_shapes(visible.shape, points.shape[:-1]))  # type: ignore[no-untyped-call]
 
     def boxes(self, boxes: Tensor) -> Tensor:
         """The axis-aligned hulls in the input frame of `boxes` `(B, ..., 4)` as (left, top, right, bottom).

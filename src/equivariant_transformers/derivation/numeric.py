@@ -174,12 +174,13 @@ class SheetOf:
 
 @dataclass(frozen=True)
 class Distance:
-    """The speed of the flow where the coordinates were found, 0 elsewhere."""
+    """The speed of the flow where the coordinates were found, 0 elsewhere; its unit is the `usual` speed."""
 
     section: Section
+    usual: float
 
     def __call__(self, points: Tensor) -> Tensor:
-        speed = self.section.group.vector_field(points).norm(dim=-1)
+        speed = self.section.group.vector_field(points).norm(dim=-1) / self.usual
         return torch.where(self.section.solve(points)[3], speed, 0.0)
 
 
@@ -202,7 +203,7 @@ def derive(group: Group, name: str) -> Chart:
         coverage.ranges(pair(u, v)[solved], periods),
         ToCanonical(section),
         ToPlane(section),
-        Distance(section),
+        Distance(section, group.vector_field(points[solved]).norm(dim=-1).median().item()),
         sheet_of=SheetOf(section) if len(curves) > 1 else None,
         sheets=len(curves),
         periods=periods,
