@@ -5,6 +5,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -197,8 +198,21 @@ def test_a_terminal_gets_a_bar_that_fits(et, bars, tmp_path, monkeypatch):
 
 def test_only_the_first_process_speaks(et, monkeypatch):
     monkeypatch.setenv("RANK", "1")
+    assert et("info").out  # a cluster may number its jobs so; torchrun says also how many processes there are
+    monkeypatch.setenv("WORLD_SIZE", "2")
     assert et("info") == ("", "")
     assert et("data", "fetch", "nothing", code=2).err.startswith("process 1: error: unknown data set")
+
+
+def test_fresh_takes_nothing_away_before_it_can_begin_and_leaves_nothing_old(et, trained, tmp_path):
+    directory = tmp_path / "run"
+    shutil.copytree(trained, directory)
+    again = ["train", "--config", directory / "config.yaml", "--out", directory, "--fresh"]
+    before = sorted(path.name for path in directory.iterdir())
+    et(*again, "--batch-size", 1000, code=1)
+    assert sorted(path.name for path in directory.iterdir()) == before
+    et(*again, "--learning-rate", 1e30, code=3)
+    assert not (directory / "model.safetensors").exists()
 
 
 # Configs
@@ -336,6 +350,18 @@ def test_predict_names_and_skips_what_is_no_image(et, trained, bars, tmp_path):
     assert "down/1.png" in out
     found = json.loads(et("predict", trained / "model.safetensors", *files, "--json", code=1).out)
     assert ["error" in entry for entry in found] == [True, False, True]
+
+
+def test_predict_says_why_a_file_is_cut_off_and_leaves_names_alone(et, trained, bars, tmp_path):
+    whole = Path(f"{bars}/down/1.png").read_bytes()
+    cut, odd = tmp_path / "cut.png", tmp_path / "odd[/b][red].png"
+    cut.write_bytes(whole[: len(whole) // 2])
+    odd.parent.mkdir()  # the slash is one of a path
+    odd.write_bytes(whole)
+    out, err = et("predict", trained / "model.safetensors", cut, odd, code=1)
+    assert "odd[/b][red].png" in out
+    assert err.startswith(f"error: {cut}: ")
+    assert "None" not in err
 
 
 def test_audit_of_layers_by_name(et, bars, tmp_path):

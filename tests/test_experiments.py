@@ -224,7 +224,7 @@ def test_interrupted_runs_go_on_to_the_same_result(made, tmp_path):
             (resumed,) = runner.run([config], budget=budget, **folders)
             break
         except Stopped:
-            assert not folders["folder"].exists()
+            assert not list(folders["folder"].glob("*.json"))
             budget *= 2
     assert (resumed.validation_errors, resumed.test_error) == (whole.validation_errors, whole.test_error)
     assert budget > 1e-3
@@ -240,6 +240,50 @@ def test_files_that_are_not_official_are_read_only_if_one_says_so(made, tmp_path
     assert seen == [{}, {"accept_other_files": True}]
     with pytest.raises(ValueError, match="projective-mnist does not let you choose accept_other_files: leave it out"):
         jobs.load_data(TINY, torch.device("cpu"), accept_other_files=True)
+
+
+def test_a_crash_and_a_signal_are_told_by_the_exit_code(made, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("equivariant_transformers.experiments.command.NAMES", ("tiny",))
+    folders = ["--results", str(tmp_path / "results"), "--checkpoints", str(tmp_path / "runs")]
+    command = ["reproduce", "tiny", "--only", "small", "--seeds", "1", *folders]
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "train", lambda *_, **__: 1 / 0)
+        assert main(command) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "error: some runs crashed"
+
+    def interrupted(*_, **__):
+        raise Stopped("stopped by SIGINT", signal="SIGINT")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "train", interrupted)
+        assert main(command) == 130
+    out, err = capsys.readouterr()
+    assert out.startswith("| test error")
+    assert err.splitlines()[-1] == "stopped by SIGINT"
+    assert main(command) == 0
+
+
+def test_what_cannot_be_kept_is_not_begun(made, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        runner.run([TINY], folder=tmp_path / "file" / "tiny", checkpoints=None)
+    assert not made
+
+
+def test_a_damaged_result_is_named(tmp_path):
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "half.json").write_text('{"config"')
+    with pytest.raises(ValueError, match=r"half\.json is no whole JSON file"):
+        results.load_all(tmp_path)
+
+
+def test_the_commit_is_that_of_the_library(monkeypatch, tmp_path):
+    monkeypatch.delenv("ET_COMMIT", raising=False)
+    monkeypatch.chdir(tmp_path)
+    here = results.commit()
+    monkeypatch.setenv("PATH", str(tmp_path))  # without git
+    assert results.commit() == "unknown"
+    assert here == "unknown" or re.fullmatch(r"[0-9a-f]{7,}(-dirty)?", here)
 
 
 def test_no_time_means_no_run(made, tmp_path):
@@ -272,7 +316,7 @@ def test_a_crash_does_not_stop_the_others(made, tmp_path, capsys):
     folders = {"folder": tmp_path / "results" / "tiny", "checkpoints": tmp_path / "runs"}
     records = runner.run([bad, TINY], display=display.Display(), **folders)
     assert [record.config for record in records] == [TINY]
-    assert "crashed: RuntimeError: out of memory" in capsys.readouterr().out
+    assert "crashed: RuntimeError: out of memory" in capsys.readouterr().err
     note = folders["folder"] / (results.key(bad) + runner.CRASH)
     assert "Traceback" in note.read_text()
     runner.run([bad, TINY], **folders)
@@ -379,13 +423,17 @@ def test_the_command(made, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("equivariant_transformers.experiments.command.NAMES", ("tiny",))
     folders = ["--results", str(tmp_path / "results"), "--checkpoints", str(tmp_path / "runs")]
     assert main(["reproduce", "tiny", "--budget", "0s", *folders]) == 0
-    assert "out of time, with 6 runs to go; the same command goes on from here" in capsys.readouterr().out
+    assert "out of time, with 6 runs to go; the same command goes on from here" in capsys.readouterr().err
     assert main(["reproduce", "tiny", "--budget", "1m", "--only", "small", "--seeds", "1", *folders]) == 0
     assert "2 of 6 runs" in capsys.readouterr().out
     assert [config.copies for config in made] == [1, 2]
-    (tmp_path / "results" / "tiny" / f"x{runner.CRASH}").write_text("")
-    assert main(["reproduce", "tiny", "--only", "small", "--seeds", "1", *folders]) == 1
-    assert capsys.readouterr().err == "error: some runs crashed\n"
+    for config in (
+        made[0],
+        TABLE.configs(only=["averaged"])[0],
+    ):  # one that has a result by now, and one of another row
+        (tmp_path / "results" / "tiny" / f"{results.key(config)}{runner.CRASH}").write_text("")
+    assert main(["reproduce", "tiny", "--only", "small", "--seeds", "1", *folders]) == 0
+    capsys.readouterr()
     for wrong, code in {("tiny", "--budget", "5"): 1, ("tiny", "--only", "large"): 1, ("tinny",): 1, (): 2}.items():
         assert main(["reproduce", *wrong, *folders]) == code
         assert len(capsys.readouterr().err.splitlines()) == 1
@@ -445,12 +493,12 @@ def test_durations():
 def test_progress_is_told_now_and_then(capsys):
     shown = display.Display(100.0, every=0.0)
     shown.begin(["a", "b"], waiting=3, estimate=70.0)
-    assert "training 2, about 1m10s; 3 more to come" in capsys.readouterr().out
+    assert "training 2, about 1m10s; 3 more to come" in capsys.readouterr().err
     for step in (1, 2):
         time.sleep(0.02)
         history = [{"validation_error": 7.0}]
         shown(Progress(name="a", epoch=1, epochs=4, step=step, steps=2, history=history))
-    line = capsys.readouterr().out.splitlines()[-1]
+    line = capsys.readouterr().err.splitlines()[-1]
     assert re.fullmatch(r"\[0s, left 1m40s\] 25 %, ETA \d+s, validation error 7.00", line)
 
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from equivariant_transformers import checkpoint
 from equivariant_transformers.training import CHECKPOINT, Config, Stopped, train
+from equivariant_transformers.training.loop import _Running
 
 PROGRAM = """
 import pathlib, sys, time
@@ -113,6 +114,22 @@ def test_sigterm_finishes_the_step_and_saves(tmp_path):
     assert (description["epoch"], description["step"]) >= (epoch, step) > (0, 0)
     assert description["step"] > 0  # in the middle of an epoch
     resumed, whole = job(directory=tmp_path), job()
+    assert_same(train([resumed])[0], train([whole])[0], resumed, whole)
+
+
+def test_a_signal_during_the_last_validation_is_heard(tmp_path, monkeypatch):
+    validate = _Running.finish_epoch
+
+    def interrupted(run):
+        validate(run)
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Running, "finish_epoch", interrupted)
+        with pytest.raises(Stopped, match="SIGINT") as stopped:
+            train([job(CONFIG.replace(epochs=1), tmp_path)])
+    assert stopped.value.signal == "SIGINT"
+    resumed, whole = job(CONFIG.replace(epochs=1), tmp_path), job(CONFIG.replace(epochs=1))
     assert_same(train([resumed])[0], train([whole])[0], resumed, whole)
 
 

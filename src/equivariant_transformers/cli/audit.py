@@ -104,7 +104,7 @@ def _from_names(names: str | None, predictor: str, seed: int, device: torch.devi
         raise ValueError("say what to audit: a model, or --group with names of groups or charts")
     lookup(PREDICTORS, predictor, "predictor")
     layers: list[Layer] = []
-    for name in names.split(","):
+    for name in map(str.strip, names.split(",")):
         torch.manual_seed(seed)
         if predictor == "direct":
             layers.append(SpatialTransformer(paper_chart(name), 1).to(device).eval())

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from equivariant_transformers.data.cache import Progress as Report
 from equivariant_transformers.data.progress import Progress as Lines
@@ -40,9 +41,14 @@ class Failure(Exception):  # noqa: N818 (it may also be the end of an interrupte
         self.code = code
 
 
+def code_of(signal: str | None) -> int:
+    """The exit code of what a signal has stopped."""
+    return INTERRUPTED if signal == "SIGINT" else TERMINATED
+
+
 def speaks() -> bool:
     """Whether this is the only process, or the first of those that torchrun started."""
-    return os.environ.get("RANK", "0") == "0"
+    return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0") == "0"
 
 
 def say(text: str) -> None:
@@ -81,7 +87,7 @@ def table(*columns: str, rows: list[list[str]]) -> None:
     for column in columns:
         shown.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left")
     for row in rows:
-        shown.add_row(*row)
+        shown.add_row(*map(Text, row))  # as they are: brackets in names are no markup
     screen = out()
     with screen.capture() as captured:
         screen.print(shown)

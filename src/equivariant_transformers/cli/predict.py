@@ -53,7 +53,7 @@ def _predict(classifier: Classifier, path: Path, canonical_out: Path | None) -> 
     try:
         image = classifier.prepare(path)[None].to(classifier.scale.device)
     except Exception as error:  # a damaged file can make a decoder raise almost anything
-        return {"image": str(path), "error": error.strerror if isinstance(error, OSError) else str(error)}
+        return {"image": str(path), "error": getattr(error, "strerror", None) or str(error)}
     shares = classifier(image)[0].softmax(0)
     best = int(shares.argmax())
     entry: dict[str, Any] = {

@@ -10,6 +10,7 @@ import typer
 from equivariant_transformers.cli import console
 from equivariant_transformers.experiments import command
 from equivariant_transformers.experiments.display import parse_duration
+from equivariant_transformers.training import Stopped
 
 
 def reproduce(
@@ -48,18 +49,21 @@ def reproduce(
         return
     if name is None:
         raise typer.BadParameter(f"what shall be made? One of {', '.join(command.NAMES)}")
-    sound = command.reproduce(
-        name,
-        results=results,
-        checkpoints=None if no_checkpoints else checkpoints,
-        budget=float("inf") if budget is None else parse_duration(budget),
-        together=together,
-        only=only or (),
-        seeds=seeds,
-        fast=fast,
-        accept_other_files=accept_other_files,
-        device=device,
-        out=out,
-    )
+    try:
+        sound = command.reproduce(
+            name,
+            results=results,
+            checkpoints=None if no_checkpoints else checkpoints,
+            budget=float("inf") if budget is None else parse_duration(budget),
+            together=together,
+            only=only or (),
+            seeds=seeds,
+            fast=fast,
+            accept_other_files=accept_other_files,
+            device=device,
+            out=out,
+        )
+    except Stopped as stopped:
+        raise console.Failure(str(stopped), console.code_of(stopped.signal)) from None
     if not sound:
         raise console.Failure("some runs crashed")

@@ -22,6 +22,7 @@ from equivariant_transformers.training import CHECKPOINT, Config, Progress, Resu
 from equivariant_transformers.training import train as run_jobs
 
 MODEL = "model.safetensors"
+RESULT = "result.json"
 
 
 @with_flags
@@ -51,11 +52,12 @@ def train(
         reports: list[Report] = [_Begin(directory, settings)]
         if tensorboard and console.speaks():
             reports.append(TensorBoard(directory / "tensorboard", settings))
-        if not resume:
-            _forget(directory)
         with console.loading() as loading:
             splits = load_data(settings, device, progress=loading)
         job = make_job(settings, splits, directory=directory)
+
+        if not resume:
+            _forget(directory)
 
         def report(progress: Progress) -> None:
             for one in reports:
@@ -70,7 +72,7 @@ def train(
         parameters = sum(parameter.numel() for parameter in job.module.parameters())
         record = results.record(result, parameters=parameters, origin=splits.train.origin, together=1)
         if console.speaks():
-            results.write(record, directory / "result.json")
+            results.write(record, directory / RESULT)
             if result.failure is None:
                 card = Card.of(settings, splits.train)
                 card = dataclasses.replace(card, validation_error=result.validation_error, test_error=result.test_error)
@@ -100,8 +102,10 @@ class _Begin:
 
 
 def _forget(directory: Path) -> None:
+    """Take away what an earlier run left, so that none of it can be taken for the next one's."""
     if console.speaks():
-        (directory / CHECKPOINT).unlink(missing_ok=True)
+        for name in (CHECKPOINT, RESULT, MODEL):
+            (directory / name).unlink(missing_ok=True)
     if distributed.world_size() > 1:
         torch.distributed.barrier()
 
@@ -109,8 +113,7 @@ def _forget(directory: Path) -> None:
 def _interrupted(stopped: Stopped, directory: Path) -> console.Failure:
     place = shlex.quote(str(directory))
     again = f"et train --config {shlex.quote(str(directory / 'config.yaml'))} --out {place}"
-    code = console.INTERRUPTED if "SIGINT" in str(stopped) else console.TERMINATED
-    return console.Failure(f"{stopped}; all is saved, go on with: {again}", code)
+    return console.Failure(f"{stopped}; all is saved, go on with: {again}", console.code_of(stopped.signal))
 
 
 def _summary(result: Result) -> str:

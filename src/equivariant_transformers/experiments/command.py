@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from equivariant_transformers.experiments import report, rotation
+from equivariant_transformers.experiments import results as records
 from equivariant_transformers.experiments.display import Display
 from equivariant_transformers.experiments.figures import FIGURES, NothingToDraw
 from equivariant_transformers.experiments.jobs import find_device
 from equivariant_transformers.experiments.paper import EXPERIMENTS
 from equivariant_transformers.experiments.runner import CRASH, run
 from equivariant_transformers.groups import lookup
-from equivariant_transformers.training import Stopped
+from equivariant_transformers.training import Config, Stopped
 
 NAMES = (*EXPERIMENTS, rotation.NAME, *FIGURES)
 """Everything that can be reproduced."""
@@ -34,6 +35,8 @@ def reproduce(
     out: Path = Path("out"),
 ) -> bool:
     """Make the table or figure called `name` as far as `budget` seconds allow, and print it; whether nothing crashed.
+
+    After a signal the table is printed too, and `Stopped` is raised.
 
     Interrupted runs go on, finished ones are not repeated. Results from several machines merge by copying their files.
 
@@ -61,6 +64,8 @@ def reproduce(
             print(f"nothing to draw: {nothing}")
         return True
     display = Display(budget)
+    configs: list[Config] = []
+    stopped: Stopped | None = None
     try:
         if name == rotation.NAME:
             rotation.reproduce(results, device=find_device(device), budget=budget, say=display.say)
@@ -76,12 +81,17 @@ def reproduce(
                 display=display,
                 **({"accept_other_files": True} if accept_other_files else {}),
             )
-    except Stopped as stopped:
+    except Stopped as reason:
+        stopped = reason
         display.say(f"{stopped}; the same command goes on from here")
     finally:
         display.close()
     print(report.table(name, results))
-    crashes = sorted(path.name for path in (results / name).glob(f"*{CRASH}"))
+    known = records.load_all(results)
+    names = (records.key(config) for config in configs)
+    crashes = [key + CRASH for key in names if key not in known and (results / name / (key + CRASH)).exists()]
+    if stopped and stopped.signal:
+        raise stopped
     if crashes:
         print(f"\ncrashed, see {results / name}: {', '.join(crashes)}")
     return not crashes

@@ -54,7 +54,7 @@ class Display:
     def __init__(self, budget: float = math.inf, *, every: float = 20.0) -> None:
         self.started = time.monotonic()
         self.deadline = self.started + budget
-        self.bar = _bar() if sys.stdout.isatty() else None
+        self.bar = _bar() if sys.stderr.isatty() else None
         self.every = every if self.bar is None else 0.2
         self.begin(())
 
@@ -94,7 +94,7 @@ class Display:
         if self.bar is not None:
             self.bar.console.print(times, line, markup=False, highlight=False)
         else:
-            print(times, line, flush=True)
+            print(times, line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Take the bar away."""
@@ -117,10 +117,11 @@ class Display:
 def _bar() -> Bar | None:
     """A bar that runs from 0 to 1, if the package for it is there."""
     try:
+        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
     except ImportError:
         return None
-    bar = Progress(BarColumn(), TextColumn("{task.description}"))
+    bar = Progress(BarColumn(), TextColumn("{task.description}"), console=Console(stderr=True))
     bar.add_task("", total=1.0)
     bar.start()
     return bar

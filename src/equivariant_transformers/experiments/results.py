@@ -119,9 +119,17 @@ def load(path: Path) -> Record:
 
 def load_all(root: Path) -> dict[str, Record]:
     """The records in the folders in `root`, by key; JSON files of other kinds are passed over."""
-    entries = (json.loads(path.read_text()) for path in sorted(root.glob("*/*.json")))
+    entries = (_read(path) for path in sorted(root.glob("*/*.json")))
     records = (_from_fields(fields) for fields in entries if "validation_errors" in fields)
     return {key(entry.config): entry for entry in records}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is no whole JSON file: {error}") from error
+    return fields
 
 
 def base(config: Config) -> Config:
@@ -158,5 +166,12 @@ def commit() -> str:
     """The commit of the code: what ET_COMMIT says on machines without the repository, else what git does."""
     if "ET_COMMIT" in os.environ:
         return os.environ["ET_COMMIT"]
-    done = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    checkout = Path(__file__).parents[3]
+    if not (checkout / ".git").exists():  # installed; git would speak of the user's own repository
+        return "unknown"
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:  # there is no git
+        return "unknown"
     return done.stdout.strip() or "unknown"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import time
 import traceback
 from collections.abc import Sequence
@@ -43,6 +45,9 @@ def run(
     others go on.
     """
     deadline = time.monotonic() + budget
+    folder.mkdir(parents=True, exist_ok=True)  # now, rather than when the first run is done
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(errno.EACCES, "results cannot be written", str(folder))
     known = results.load_all(folder.parent)
     waiting = [config for config in configs if results.key(config) not in known]
     splits: Splits | None = None
@@ -55,6 +60,8 @@ def run(
         if _data(batch[0]) != loaded:
             splits = None  # makes room
             splits, loaded = load_data(batch[0], find_device(batch[0].device), **options), _data(batch[0])
+            if time.monotonic() > deadline:
+                raise Stopped(f"out of time, with {len(waiting) + len(batch)} runs to go")
         assert splits is not None
         if display:
             seconds = [results.estimate(config, known.values()) for config in batch]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -27,7 +27,12 @@ _DIVERGED = 50.0  # a mean loss that no network in training has
 
 
 class Stopped(Exception):  # noqa: N818 (like StopIteration, it is no failure)
-    """Training was asked to stop; its state is saved."""
+    """Training was asked to stop, by a signal or for want of time; its state is saved."""
+
+    def __init__(self, message: str, signal: str | None = None) -> None:
+        super().__init__(message)
+        self.signal = signal
+        """Its name, if it was one."""
 
 
 @dataclass(kw_only=True)
@@ -105,9 +110,7 @@ def train(
                             report(run.progress())
                 late = time.monotonic() > deadline
                 if distributed.any_process(bool(signalled) or late, active[0].run.device):
-                    for run in active:
-                        run.save()
-                    raise Stopped("out of time" if late else f"stopped by {signalled[0] if signalled else 'a signal'}")
+                    _stop(active, None if late else signalled)
             for run in active:
                 run.finish_epoch()
                 if report:
@@ -116,7 +119,19 @@ def train(
                 for run in active:
                     run.save()
                 last_save = time.monotonic()
+            if distributed.any_process(bool(signalled), active[0].run.device):
+                _stop(active, signalled)
     return [run.conclude() for run in runs]
+
+
+def _stop(active: Sequence[_Running], signalled: Sequence[str] | None) -> NoReturn:
+    """Save everything and stop; without `signalled` because time is up, and with it by a signal, here or elsewhere."""
+    for run in active:
+        run.save()
+    if signalled is None:
+        raise Stopped("out of time")
+    name = signalled[0] if signalled else "a signal"
+    raise Stopped(f"stopped by {name}", signal=name)
 
 
 class _Running:
