@@ -204,6 +204,18 @@ def test_only_the_first_process_speaks(et, monkeypatch):
     assert et("data", "fetch", "nothing", code=2).err.startswith("process 1: error: unknown data set")
 
 
+def test_a_run_does_not_go_on_with_other_images(et, bars, tmp_path):
+    """Some of those that it has trained on would now be test images."""
+    folder = shutil.copytree(bars, tmp_path / "bars")
+    command = ("train", folder, *SMALL, "--out", tmp_path / "run", "--epochs", 1)
+    et(*command)
+    before = (tmp_path / "run" / "result.json").read_text()
+    shutil.copy(folder / "down" / "0.png", folder / "down" / "new.png")
+    assert "on other images than there are now" in et(*command, code=1).err
+    assert (tmp_path / "run" / "result.json").read_text() == before
+    et(*command, "--fresh")
+
+
 def test_fresh_takes_nothing_away_before_it_can_begin_and_leaves_nothing_old(et, trained, tmp_path):
     directory = tmp_path / "run"
     shutil.copytree(trained, directory)

@@ -15,6 +15,7 @@ from torch import nn
 from equivariant_transformers import data, models
 from equivariant_transformers.classifier import Card
 from equivariant_transformers.data import ImageSet, Loader, Splits
+from equivariant_transformers.data.cache import sha256
 from equivariant_transformers.groups import lookup
 from equivariant_transformers.training import Config, Job, distributed
 
@@ -90,4 +91,5 @@ def make_job(config: Config, splits: Splits, *, directory: Path | None = None, n
         directory=directory,
         name=name,
         loss=models.margin_loss if config.network == "capsule" else F.cross_entropy,
+        labels=" ".join(sha256(part.labels.cpu().numpy()) for part in splits),
     )

@@ -48,6 +48,8 @@ class Job:
     """Where checkpoints go; None to keep none."""
     name: str = "run"
     loss: Loss = F.cross_entropy
+    labels: str = ""
+    """A hash of the labels of all images: a run goes on with those that it began with, or not at all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +206,7 @@ class _Running:
         result = self.result
         description = {
             "config": self.job.config.to_dict(),
+            "labels": self.job.labels,
             "epoch": self.epoch,
             "step": self.step,
             "history": result.history,
@@ -216,6 +219,10 @@ class _Running:
     def _resume(self, path: Path) -> None:
         tensors, description = checkpoint.read(path)
         _check_same(path, description["config"], self.job.config.to_dict())
+        if description.get("labels", self.job.labels) != self.job.labels:
+            raise checkpoint.CheckpointError(
+                f"{path} belongs to a run on other images than there are now. Choose another directory, or begin anew"
+            )
         self.run.load_state(tensors)
         for name, tensor in self.best.items():
             tensor.copy_(tensors[f"best/{name}"])
