@@ -322,6 +322,15 @@ def test_evaluate_finds_the_error_that_training_found(et, trained):
     assert out.startswith(f"test error {record.test_error:.2f} % (95 %: ")
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    ["evaluate MODEL --device abacus", "evaluate MODEL --dataset nothing", "predict MODEL a.png --device abacus"],
+)
+def test_a_wrong_name_is_wrong_usage(et, trained, wrong):
+    assert et(*wrong.replace("MODEL", str(trained / "model.safetensors")).split(), code=2).err.startswith("error: ")
+    assert et("audit", "--group", "rotation", *wrong.split()[-2:], code=2).err.startswith("error: ")
+
+
 def test_evaluate_on_other_classes_is_refused(et, trained, tmp_path):
     for name in ("cats", "dogs", "eels"):
         (tmp_path / name).mkdir()

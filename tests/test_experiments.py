@@ -434,8 +434,8 @@ def test_the_command(made, tmp_path, capsys, monkeypatch):
         (tmp_path / "results" / "tiny" / f"{results.key(config)}{runner.CRASH}").write_text("")
     assert main(["reproduce", "tiny", "--only", "small", "--seeds", "1", *folders]) == 0
     capsys.readouterr()
-    for wrong, code in {("tiny", "--budget", "5"): 1, ("tiny", "--only", "large"): 1, ("tinny",): 1, (): 2}.items():
-        assert main(["reproduce", *wrong, *folders]) == code
+    for wrong in ("tiny --budget 5", "tiny --only large", "tiny --device abacus", "tinny", ""):
+        assert main(["reproduce", *wrong.split(), *folders]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
 
 

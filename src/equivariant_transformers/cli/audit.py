@@ -13,7 +13,7 @@ from torch import Tensor
 from equivariant_transformers.audit import self_consistency
 from equivariant_transformers.charts import chart
 from equivariant_transformers.cli import console, models
-from equivariant_transformers.experiments.jobs import find_device, load_data
+from equivariant_transformers.experiments.jobs import find_data, find_device, load_data
 from equivariant_transformers.groups import Group, lookup
 from equivariant_transformers.layers import Canonicalized, EquivariantTransformer, Layer, SpatialTransformer
 from equivariant_transformers.measurements import SelfConsistency
@@ -58,13 +58,12 @@ def audit(
     Each image is put in the middle of a canvas, transformed, and shown to each layer by itself. The slope of predicted
     against true changes of pose is 1 for a layer that keeps the promise; errors are relative to the range of theta.
     """
-    where = find_device(device)
-    try:
+    with console.usage():
+        where = find_device(device)
+        find_data(dataset)
         if model and group:
             raise ValueError("audit a model or --group, not both")
         subject = _from_model(model, where) if model else _from_names(group, predictor, seed, where)
-    except ValueError as error:
-        raise console.Failure(str(error), console.WRONG_USAGE) from error
     pictures = _pictures(subject, dataset, count)
     found = [
         _follow(layer, pictures, acting, index, subject.size)

@@ -16,7 +16,7 @@ import typer
 import yaml
 
 from equivariant_transformers.charts import chart
-from equivariant_transformers.cli.console import WRONG_USAGE, Failure
+from equivariant_transformers.cli.console import usage
 from equivariant_transformers.cli.presets import preset
 from equivariant_transformers.experiments.jobs import find_data, find_device
 from equivariant_transformers.groups import lookup
@@ -44,7 +44,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
 def make_config(name: str | None, file: Path | None, flags: dict[str, Any]) -> Config:
     """The config of preset `name`, changed by the YAML in `file`, changed by the `flags` that are not None."""
     flags = {field: value for field, value in flags.items() if value is not None}
-    try:
+    with usage():
         if name is None and file is None and "dataset" not in flags:
             raise ValueError("say what to train on: a preset, a folder of images, --config or --dataset")
         fields = {} if name is None else preset(name).to_dict()
@@ -52,8 +52,6 @@ def make_config(name: str | None, file: Path | None, flags: dict[str, Any]) -> C
         fields |= {field: _convert(field, value) for field, value in changes.items()}
         config = Config.from_dict(fields)
         _check_names(config)
-    except (FileNotFoundError, ValueError) as error:
-        raise Failure(str(error), WRONG_USAGE) from error
     return config
 
 

@@ -41,6 +41,15 @@ class Failure(Exception):  # noqa: N818 (it may also be the end of an interrupte
         self.code = code
 
 
+@contextmanager
+def usage() -> Iterator[None]:
+    """Where names and values are looked at: what is wrong with them is wrong usage."""
+    try:
+        yield
+    except (FileNotFoundError, ValueError) as error:
+        raise Failure(str(error), WRONG_USAGE) from error
+
+
 def code_of(signal: str | None) -> int:
     """The exit code of what a signal has stopped."""
     return INTERRUPTED if signal == "SIGINT" else TERMINATED

@@ -55,9 +55,7 @@ def show(
 
 
 def _checked(name: str, given: list[str] | None) -> dict[str, object]:
-    try:
+    with console.usage():
         options = commands.parse_options(given or [])
         registry.prepare(name, **options)
-    except ValueError as error:
-        raise console.Failure(str(error), console.WRONG_USAGE) from error
     return options

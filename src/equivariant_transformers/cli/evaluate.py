@@ -14,7 +14,7 @@ from equivariant_transformers.classifier import Classifier
 from equivariant_transformers.cli import console, models
 from equivariant_transformers.data import ImageSet
 from equivariant_transformers.data.cache import Progress
-from equivariant_transformers.experiments.jobs import find_device, load_data, place
+from equivariant_transformers.experiments.jobs import find_data, find_device, load_data, place
 from equivariant_transformers.training import memory
 
 _BATCH = 250
@@ -31,8 +31,12 @@ def evaluate(
     ] = False,
 ) -> None:
     """Measure the error of a model on test images, with its 95 % confidence interval."""
+    with console.usage():
+        where = find_device(device)
+        if dataset is not None:
+            find_data(dataset)
     classifier = models.load(model)
-    place(classifier, find_device(device))
+    place(classifier, where)
     memory.keep()
     with console.loading() as progress:
         images = load_test_images(classifier, dataset, progress)

@@ -11,7 +11,5 @@ HELP = "A model file, or the name of a model that comes with the library."
 
 def load(model: str) -> Classifier:
     """The model in a file or of a name; a name that is not known is wrong usage."""
-    try:
+    with console.usage():
         return find(model)
-    except ValueError as error:
-        raise console.Failure(str(error), console.WRONG_USAGE) from error

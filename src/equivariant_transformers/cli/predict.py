@@ -27,7 +27,9 @@ def predict(
 
     A file that cannot be read is named and skipped, and the exit code is 1.
     """
-    classifier = models.load(model).to(find_device(device))
+    with console.usage():
+        where = find_device(device)
+    classifier = models.load(model).to(where)
     if canonical_out is not None and not classifier.card.config.layers:
         raise console.Failure(f"{model} has no layers that make canonical images", console.WRONG_USAGE)
     found = [_predict(classifier, path, canonical_out) for path in images]

@@ -10,6 +10,7 @@ import typer
 from equivariant_transformers.cli import console
 from equivariant_transformers.experiments import command
 from equivariant_transformers.experiments.display import parse_duration
+from equivariant_transformers.experiments.jobs import find_device
 from equivariant_transformers.training import Stopped
 
 
@@ -49,12 +50,16 @@ def reproduce(
         return
     if name is None:
         raise typer.BadParameter(f"what shall be made? One of {', '.join(command.NAMES)}")
+    with console.usage():
+        find_device(device)
+        seconds = float("inf") if budget is None else parse_duration(budget)
+        command.check(name, only or ())
     try:
         sound = command.reproduce(
             name,
             results=results,
             checkpoints=None if no_checkpoints else checkpoints,
-            budget=float("inf") if budget is None else parse_duration(budget),
+            budget=seconds,
             together=together,
             only=only or (),
             seeds=seeds,

@@ -20,6 +20,13 @@ NAMES = (*EXPERIMENTS, rotation.NAME, *FIGURES)
 """Everything that can be reproduced."""
 
 
+def check(name: str, only: Sequence[str] = ()) -> None:
+    """Raise an error if there is no experiment `name`, or if its table has no rows or columns `only`."""
+    lookup(dict.fromkeys(NAMES), name, "experiment")
+    if name in EXPERIMENTS:
+        EXPERIMENTS[name].configs(only=only)
+
+
 def reproduce(
     name: str,
     *,
@@ -54,7 +61,7 @@ def reproduce(
         device: a torch device, or auto.
         out: the folder that figures are drawn into.
     """
-    lookup(dict.fromkeys(NAMES), name, "experiment")
+    check(name, only)
     if name in FIGURES:
         path = out / f"{name}.png"
         try:
