@@ -18,6 +18,7 @@ from torch import nn
 from equivariant_transformers.conv import pad, wrap_around
 from equivariant_transformers.experiments import EXPERIMENTS, results
 from equivariant_transformers.experiments.jobs import find_device, load_data, make_job
+from equivariant_transformers.groups import lookup
 from equivariant_transformers.training import train
 
 ROW = "ET-LP sh-hr-px-py: averaging, views"
@@ -90,20 +91,18 @@ def main():
     parser.add_argument("--examples", type=int, help="instead of all 10,000")
     parser.add_argument("--fast", action="store_true", help="bfloat16 and compiled, as for a GPU")
     arguments = parser.parse_args()
-    machine = {"precision": "bfloat16", "compile": True} if arguments.fast else {}
-    (cell,) = (c for c in EXPERIMENTS["beat"].cells if c.row == ROW and c.column == arguments.versions)
-    base = cell.config.replace(examples=arguments.examples, **machine)
-    if arguments.epochs:
-        base = base.replace(epochs=arguments.epochs, decay=base.decay ** (base.epochs / arguments.epochs))
-    splits = load_data(base, find_device(base.device))
+    patches = {name: lookup(VARIANTS, name, "variant") for name in arguments.variants.split(",")}
+    chosen = EXPERIMENTS["beat"].configs(only=[ROW, arguments.versions], seeds=arguments.seeds, fast=arguments.fast)
+    configs = [config.replace(examples=arguments.examples) for config in chosen]
+    if epochs := arguments.epochs:
+        configs = [c.replace(epochs=epochs, decay=c.decay ** (c.epochs / epochs)) for c in configs]
+    splits = load_data(configs[0], find_device(configs[0].device))
     known = json.loads(OUT.read_text()) if OUT.exists() else {"about": ABOUT, "rows": []}
     done = {(row["variant"], row["key"]) for row in known["rows"]}
-    configs = [base.replace(seed=seed) for seed in range(arguments.seeds)]
-    names = arguments.variants.split(",")
-    runs = [(name, c) for c in configs for name in names if (name, results.key(c)) not in done]
+    runs = [(name, c) for c in configs for name in patches if (name, results.key(c)) not in done]
     jobs = [make_job(config, splits, name=f"{name}, seed {config.seed}") for name, config in runs]
     for (name, _), job in zip(runs, jobs, strict=True):
-        VARIANTS[name](job)
+        patches[name](job)
     for (name, config), outcome in zip(runs, train(jobs) if jobs else [], strict=True):
         row = {
             "variant": name,

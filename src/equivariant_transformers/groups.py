@@ -63,7 +63,7 @@ class Group:
         >>> spiral.transform(torch.pi / 2, torch.tensor([1.0, 0.0]))[1]
         tensor(1.3691)
         """
-        return Group(name, generator=_checked(generator))
+        return Group(name, generator=generator)  # type: ignore[arg-type]  # which makes rows of any matrix
 
     @staticmethod
     def from_flow(
