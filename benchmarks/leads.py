@@ -16,10 +16,15 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from equivariant_transformers.conv import pad, wrap_around
+from equivariant_transformers.data import Loader, mnist
+from equivariant_transformers.data.projective_mnist import COPIES, EXAMPLES, POSE_NAMES, SIZE, VALIDATION, _draw_poses
+from equivariant_transformers.data.synthesis import image_set
 from equivariant_transformers.experiments import EXPERIMENTS, results
 from equivariant_transformers.experiments.jobs import find_device, load_data, make_job
 from equivariant_transformers.groups import lookup
+from equivariant_transformers.layers import _canonicalize
 from equivariant_transformers.training import train
+from equivariant_transformers.training.run import Evaluation
 
 ROW = "ET-LP sh-hr-px-py: averaging, views"
 OUT = Path("results/screening/leads.json")
@@ -54,32 +59,159 @@ def halve(x, axis, periodic):
     return smooth[..., ::2] if axis == -1 else smooth[..., ::2, :]
 
 
-def background_padding(job):
+def background_padding(job, _):
     """What a convolution sees beyond the chart is background, not grey."""
     for layer in job.module.canonicalizer.layers:
         layer.predictor.register_forward_pre_hook(lambda _, images: images[0] - images[0][..., :1, :1])
 
 
-def anti_aliased(job):
+def anti_aliased(job, _):
     for layer in job.module.canonicalizer.layers:
         layer.predictor.trunk = AntiAliased(layer.predictor.trunk)
 
 
-def label_smoothing(job):
+def label_smoothing(job, _):
     job.loss = partial(F.cross_entropy, label_smoothing=0.1)
 
 
-def two_passes(job):
+def two_passes(job, _):
     job.module.canonicalizer.passes = 2
 
 
+def weight_decay(job, _):
+    job.config = job.config.replace(weight_decay=5e-4)
+
+
+class Company(nn.Module):
+    """Networks that see the same images in training, each through views of its own; alone, the first one answers."""
+
+    def __init__(self, *networks):
+        super().__init__()
+        self.networks = nn.ModuleList(networks)
+
+    def forward(self, images):
+        if not self.training:
+            return self.networks[0](images)
+        return torch.stack([network(images) for network in self.networks], 1)
+
+
+def others(job, splits, count):
+    """Networks like the job's, with weights of their own."""
+    seeds = (100 * (k + 1) + job.config.seed for k in range(count))
+    return [make_job(job.config.replace(seed=seed), splits, name=f"seed {seed}") for seed in seeds]
+
+
+def three_peers(job, splits):
+    """Each of three networks learns the labels and what the others answer on average."""
+    job.module = Company(job.module, *(one.module for one in others(job, splits, 2)))
+
+    def loss(logits, labels):
+        answers = logits.log_softmax(2)  # (B, networks, classes)
+        each = answers.detach().exp()
+        rest = (each.sum(1, keepdim=True) - each) / (each.shape[1] - 1)
+        apart = F.kl_div(answers, rest, reduction="none").sum((1, 2)).mean()
+        return apart + sum(F.cross_entropy(one, labels) for one in logits.unbind(1))
+
+    job.loss = loss
+
+
+class Taught(nn.Module):
+    """A network that is shown in training what its teachers answer, through the same views or views of their own."""
+
+    def __init__(self, network, teachers, *, same_views):
+        super().__init__()
+        self.network = network
+        self.teachers = tuple(teachers)  # not parts of it: they are neither trained nor kept
+        self.same_views = same_views
+
+    def forward(self, images):
+        if not self.training:
+            return self.network(images)
+        views = self.network.canonicalizer.views
+        start = views.draw(images)
+        with torch.no_grad():
+            starts = [start if self.same_views else views.draw(images) for _ in self.teachers]
+            taught = [see(t, images, begun) for t, begun in zip(self.teachers, starts, strict=True)]
+        return torch.stack([see(self.network, images, start), torch.stack(taught).logsumexp(0)], 1)
+
+
+def see(network, images, start):
+    """Logits of `network` for images that were moved by `start`; a teacher's are log-probabilities."""
+    stack = network.canonicalizer
+    jitter = stack.jitter if network.training else 0.0
+    out = _canonicalize(list(stack.layers), images, start, stack.background, stack.passes, stack.gate, jitter)
+    logits = network.read(out)
+    return logits if network.training else (logits.float() / WARMTH).log_softmax(1)
+
+
+WARMTH = 2.0
+
+
+TEACHERS = {}
+
+
+def teachers(job, splits):
+    """Three networks like the job's, trained."""
+    if job.config not in TEACHERS:
+        jobs = others(job, splits, 3)
+        train(jobs)
+        for one in jobs:
+            one.module.eval()
+        TEACHERS[job.config] = [one.module for one in jobs]
+    return TEACHERS[job.config]
+
+
+def taught(job, splits, *, same_views):
+    """Half of the loss is about labels, half about what three trained networks answer on average."""
+    job.module = Taught(job.module, teachers(job, splits), same_views=same_views)
+
+    def loss(logits, labels):
+        own, theirs = logits.unbind(1)
+        apart = F.kl_div((own / WARMTH).log_softmax(1), theirs.softmax(1), reduction="batchmean")
+        return (F.cross_entropy(own, labels) + WARMTH**2 * apart) / 2
+
+    job.loss = loss
+
+
 VARIANTS = {
-    "as it is": lambda _: None,
+    "as it is": lambda *_: None,
     "background padding": background_padding,
     "anti-aliased strides": anti_aliased,
     "label smoothing 0.1": label_smoothing,
     "two passes": two_passes,
+    "weight decay 0.0005": weight_decay,
+    "three peers": three_peers,
+    "taught by three": partial(taught, same_views=True),
+    "taught by three through other views": partial(taught, same_views=False),
 }
+
+
+def more_versions(splits, config):
+    """Eight versions of the validation digits: with as many digits, less depends on how each was moved."""
+    digits, _ = mnist.digits()
+    order = torch.randperm(len(digits.labels), generator=torch.Generator().manual_seed(config.data_seed))
+    chosen = digits.take(order[EXAMPLES : EXAMPLES + VALIDATION])
+    poses = _draw_poses(COPIES, VALIDATION, torch.Generator().manual_seed(config.data_seed + 1)).flatten(0, 1)
+    part = splits.validation
+    made = image_set(
+        chosen,
+        poses,
+        pose_names=POSE_NAMES,
+        size=SIZE,
+        name=part.name,
+        origin=part.origin,
+        normalisation=(part.mean, part.std),
+        mode="sharp_bicubic",
+        device=part.images.device,
+    )
+    return Loader(made, batch_size=1000)
+
+
+def error(module, loader, config):
+    evaluation = Evaluation(module, loader, config, capture=False)
+    evaluation.start()
+    mistakes, images = evaluation.result().tolist()
+    return 100 * mistakes / images
 
 
 def main():
@@ -102,8 +234,9 @@ def main():
     runs = [(name, c) for c in configs for name in patches if (name, results.key(c)) not in done]
     jobs = [make_job(config, splits, name=f"{name}, seed {config.seed}") for name, config in runs]
     for (name, _), job in zip(runs, jobs, strict=True):
-        patches[name](job)
-    for (name, config), outcome in zip(runs, train(jobs) if jobs else [], strict=True):
+        patches[name](job, splits)
+    wide = more_versions(splits, configs[0])
+    for (name, config), job, outcome in zip(runs, jobs, train(jobs) if jobs else [], strict=True):
         row = {
             "variant": name,
             "key": results.key(config),
@@ -113,6 +246,8 @@ def main():
             "validation_error": outcome.validation_error,
             "best_epoch": outcome.best_epoch,
             "last_ten_epochs": fmean(entry["validation_error"] for entry in outcome.history[-10:]),
+            "eight_versions": [error(one, wide, config) for one in getattr(job.module, "networks", [job.module])],
+            "teachers": [error(one, wide, config) for one in getattr(job.module, "teachers", ())],
             "test_error": outcome.test_error,
             "loss": outcome.history[-1]["loss"],
             "device": results.device_name(),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from glyphs import glyphs
 
-from equivariant_transformers.data import ImageSet, Splits
+from equivariant_transformers.data import ImageSet, Loader, Splits
 from equivariant_transformers.experiments.jobs import make_job
 from equivariant_transformers.training import Config
 
@@ -30,7 +30,7 @@ def splits():
 def features(splits, variant):
     """What the first predictor's trunk makes of the glyphs, patched or not."""
     job = make_job(Config(layers=LAYERS, predictor="softmax", background="black"), splits)
-    leads.VARIANTS[variant](job)
+    leads.VARIANTS[variant](job, splits)
     return job.module.canonicalizer.layers[0].predictor
 
 
@@ -58,6 +58,7 @@ def test_rows_are_run_once(splits, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ET_COMMIT", "0123456")
     monkeypatch.setattr(leads, "load_data", lambda *_: splits)
+    monkeypatch.setattr(leads, "more_versions", lambda *_: Loader(splits.validation, batch_size=64))
     monkeypatch.setattr(sys, "argv", ["leads.py", "--variants", "as it is,two passes", "--epochs", "1"])
     leads.main()
     assert [row["variant"] for row in json.loads(leads.OUT.read_text())["rows"]] == ["as it is", "two passes"]
