@@ -1,6 +1,6 @@
 """Ideas for a lower error that are not in the library: the four-layer network with views, patched and trained.
 
-    python benchmarks/leads.py [--variants 'background padding,anti-aliased strides'] [--seeds 1] [--fast]
+    python benchmarks/leads.py [--variant 'two passes'] [--variant 'three peers'] [--versions '8 versions'] [--fast]
 
 Each run is a row of results/screening/leads.json. Rows that are there are not run again.
 """
@@ -16,7 +16,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from equivariant_transformers.conv import pad, wrap_around
-from equivariant_transformers.data import Loader, mnist
+from equivariant_transformers.data import Loader
+from equivariant_transformers.data.mnist import digits
 from equivariant_transformers.data.projective_mnist import COPIES, EXAMPLES, POSE_NAMES, SIZE, VALIDATION, _draw_poses
 from equivariant_transformers.data.synthesis import image_set
 from equivariant_transformers.experiments import EXPERIMENTS, results
@@ -28,7 +29,10 @@ from equivariant_transformers.training.run import Evaluation
 
 ROW = "ET-LP sh-hr-px-py: averaging, views"
 OUT = Path("results/screening/leads.json")
-ABOUT = f"The row '{ROW}' of `et reproduce beat`, patched by benchmarks/leads.py."
+ABOUT = (
+    f"The row '{ROW}' of `et reproduce beat`, patched by benchmarks/leads.py. eight_versions: the error on eight "
+    "versions of each validation digit, of each network where there are several; teachers: the same for the teachers."
+)
 
 
 class AntiAliased(nn.Module):
@@ -80,6 +84,11 @@ def two_passes(job, _):
 
 def weight_decay(job, _):
     job.config = job.config.replace(weight_decay=5e-4)
+
+
+def both(job, splits):
+    two_passes(job, splits)
+    weight_decay(job, splits)
 
 
 class Company(nn.Module):
@@ -145,8 +154,7 @@ def see(network, images, start):
 
 
 WARMTH = 2.0
-
-
+"""What logits are divided by before a network is compared with its teachers."""
 TEACHERS = {}
 
 
@@ -180,6 +188,7 @@ VARIANTS = {
     "label smoothing 0.1": label_smoothing,
     "two passes": two_passes,
     "weight decay 0.0005": weight_decay,
+    "two passes, weight decay 0.0005": both,
     "three peers": three_peers,
     "taught by three": partial(taught, same_views=True),
     "taught by three through other views": partial(taught, same_views=False),
@@ -188,9 +197,9 @@ VARIANTS = {
 
 def more_versions(splits, config):
     """Eight versions of the validation digits: with as many digits, less depends on how each was moved."""
-    digits, _ = mnist.digits()
-    order = torch.randperm(len(digits.labels), generator=torch.Generator().manual_seed(config.data_seed))
-    chosen = digits.take(order[EXAMPLES : EXAMPLES + VALIDATION])
+    known, _ = digits()
+    order = torch.randperm(len(known.labels), generator=torch.Generator().manual_seed(config.data_seed))
+    chosen = known.take(order[EXAMPLES : EXAMPLES + VALIDATION])
     poses = _draw_poses(COPIES, VALIDATION, torch.Generator().manual_seed(config.data_seed + 1)).flatten(0, 1)
     part = splits.validation
     made = image_set(
@@ -208,6 +217,7 @@ def more_versions(splits, config):
 
 
 def error(module, loader, config):
+    """Of `module` in per cent."""
     evaluation = Evaluation(module, loader, config, capture=False)
     evaluation.start()
     mistakes, images = evaluation.result().tolist()
@@ -216,14 +226,14 @@ def error(module, loader, config):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--variants", default=",".join(VARIANTS), help="comma separated")
+    parser.add_argument("--variant", action="append", help="one of them; may be repeated")
     parser.add_argument("--versions", default="1 version", help="the column of the row, as in '8 versions'")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--epochs", type=int, help="instead of those of the row")
     parser.add_argument("--examples", type=int, help="instead of all 10,000")
     parser.add_argument("--fast", action="store_true", help="bfloat16 and compiled, as for a GPU")
     arguments = parser.parse_args()
-    patches = {name: lookup(VARIANTS, name, "variant") for name in arguments.variants.split(",")}
+    patches = {name: lookup(VARIANTS, name, "variant") for name in arguments.variant or VARIANTS}
     chosen = EXPERIMENTS["beat"].configs(only=[ROW, arguments.versions], seeds=arguments.seeds, fast=arguments.fast)
     configs = [config.replace(examples=arguments.examples) for config in chosen]
     if epochs := arguments.epochs:

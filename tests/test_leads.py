@@ -59,9 +59,9 @@ def test_rows_are_run_once(splits, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("ET_COMMIT", "0123456")
     monkeypatch.setattr(leads, "load_data", lambda *_: splits)
     monkeypatch.setattr(leads, "more_versions", lambda *_: Loader(splits.validation, batch_size=64))
-    monkeypatch.setattr(sys, "argv", ["leads.py", "--variants", "as it is,two passes", "--epochs", "1"])
+    monkeypatch.setattr(sys, "argv", ["leads.py", "--variant", "as it is", "--variant", "three peers", "--epochs", "1"])
     leads.main()
-    assert [row["variant"] for row in json.loads(leads.OUT.read_text())["rows"]] == ["as it is", "two passes"]
+    assert [row["variant"] for row in json.loads(leads.OUT.read_text())["rows"]] == ["as it is", "three peers"]
     capsys.readouterr()
     leads.main()
     assert not capsys.readouterr().out
