@@ -45,7 +45,7 @@ def file(tmp_path):
     [
         {},
         {"chart": "log_polar", "background": "black"},
-        {"layers": ("rotation", "x_scale"), "predictor": "softmax"},
+        {"layers": ("rotation", "x_scale"), "predictor": "softmax", "passes": 2},
         {"layers": ("cartesian",), "predictor": "direct", "background": "black"},
     ],
 )

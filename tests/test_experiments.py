@@ -355,7 +355,14 @@ def test_results_merge_by_copying(made, tmp_path):
 
 def test_names_depend_on_all_that_matters_and_not_on_the_machine():
     assert results.key(TINY) == results.key(TINY.replace(device="cuda"))
-    for change in ({"seed": 1}, {"precision": "bfloat16"}, {"compile": True}, {"decay": 0.5}, {"layers": ("x_shear",)}):
+    for change in (
+        {"seed": 1},
+        {"precision": "bfloat16"},
+        {"compile": True},
+        {"decay": 0.5},
+        {"passes": 2},
+        {"layers": ("x_shear",)},
+    ):
         assert results.key(TINY) != results.key(TINY.replace(**change))
 
 

@@ -286,6 +286,16 @@ def test_every_chart_can_be_a_layer(predictor):
 
 
 @PREDICTORS
+def test_two_passes_run_the_layers_on_their_own_result(predictor):
+    torch.manual_seed(0)
+    once, twice = (models.build(layers=["x_shear"], predictor=predictor, passes=n).eval() for n in (1, 2))
+    twice.load_state_dict(once.state_dict())
+    found = twice.canonicalizer(glyphs(64))
+    assert found.names == ("x_shear", "x_shear")
+    torch.testing.assert_close(found.pose[:, :1], once.canonicalizer(glyphs(64)).pose)
+
+
+@PREDICTORS
 def test_complete_networks_learn(predictor):
     torch.manual_seed(0)
     model = models.build(layers=["x_shear", "log_polar"], chart="log_polar", predictor=predictor, dropout=0.0)

@@ -64,6 +64,7 @@ class Card:
         return models.build(
             config.network,
             layers=config.layers,
+            passes=config.passes,
             chart=config.chart,
             predictor=config.predictor,
             in_channels=self.in_channels,

@@ -64,8 +64,12 @@ class Record:
 
 
 def key(config: Config) -> str:
-    """A name for the run of a config: what it is in words, then a hash of every field that decides its outcome."""
-    fields = {name: value for name, value in config.to_dict().items() if name not in _MACHINE}
+    """A name for the run of a config: what it is in words, then a hash of the fields that are not the defaults.
+
+    So a new field of `Config` leaves the names of the runs before it as they are.
+    """
+    usual = Config().to_dict()
+    fields = {n: value for n, value in config.to_dict().items() if n not in _MACHINE and value != usual[n]}
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:8]
     words = [config.dataset.replace("/", "_"), config.network, config.predictor if config.layers else "plain"]
     return "-".join([*words, f"{len(config.layers)}layers", f"x{config.copies}", f"seed{config.seed}", digest])

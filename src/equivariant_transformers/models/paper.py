@@ -67,6 +67,7 @@ def build(
     network: str = "z2cnn",
     *,
     layers: Sequence[str] = (),
+    passes: int = 1,
     chart: str | None = None,
     predictor: str = "consistent",
     in_channels: int = 1,
@@ -83,6 +84,7 @@ def build(
     Args:
         network: a classifier of `NETWORKS`.
         layers: charts whose poses are removed, one after the other; those of two groups are removed together.
+        passes: how often the layers are run, with the same weights, on their own result.
         chart: coordinates in which the classifier sees the image, its own by default.
         predictor: how the layers read a pose. `consistent` looks in the library's charts; `softmax`, the paper's, and
             `direct`, the Spatial Transformer's, have the paper's ranges and the image's size.
@@ -109,7 +111,9 @@ def build(
     lookup(PREDICTORS, predictor, "predictor")
     if layers:
         made = [_layer(name, predictor, in_channels, size, strides) for name in layers]
-        canonicalizer = Canonicalizer(made, in_channels, background=background, jitter=jitter, views=views)
+        canonicalizer = Canonicalizer(
+            made, in_channels, passes=passes, background=background, jitter=jitter, views=views
+        )
         return Canonicalized(classifier, canonicalizer, chart=view)
     front: list[nn.Module] = [RandomViews(views, background=background)] if views else []
     front += [InChart(view, background=background)] if view else []

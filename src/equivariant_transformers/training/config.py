@@ -35,6 +35,8 @@ class Config:
     """Charts of the transformer layers, first one first."""
     predictor: str = "consistent"
     """How the layers read a pose: consistent, softmax, or direct (a Spatial Transformer)."""
+    passes: int = 1
+    """How often the layers are run, with the same weights, on their own result."""
     chart: str | None = None
     """Coordinates in which the classifier looks at the image; None for the image itself."""
     background: Background = "border"
@@ -69,7 +71,7 @@ class Config:
     """Compile the network: a minute at the start, faster steps afterwards."""
 
     def __post_init__(self) -> None:
-        for name in ("copies", "epochs", "batch_size"):
+        for name in ("copies", "passes", "epochs", "batch_size"):
             self._check(name, getattr(self, name) >= 1, "at least 1")
         self._check("examples", self.examples is None or self.examples >= 1, "at least 1")
         self._check("dropout", 0 <= self.dropout < 1, "in [0, 1)")
