@@ -30,6 +30,7 @@ from equivariant_transformers.cli.config import make_config, read_yaml, to_yaml
 from equivariant_transformers.cli.presets import PRESETS
 from equivariant_transformers.data import DATASETS, ImageSet, Source, Splits
 from equivariant_transformers.experiments import results
+from equivariant_transformers.experiments.jobs import find_data
 from equivariant_transformers.models import build
 from equivariant_transformers.training import CHECKPOINT, Config
 
@@ -225,6 +226,17 @@ def test_fresh_takes_nothing_away_before_it_can_begin_and_leaves_nothing_old(et,
     assert sorted(path.name for path in directory.iterdir()) == before
     et(*again, "--learning-rate", 1e30, code=3)
     assert not (directory / "model.safetensors").exists()
+
+
+def test_a_folder_does_not_hide_the_data_set_of_its_name(et, bars, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(bars, "mnist")
+    assert make_config("mnist", None, {}) == PRESETS["mnist"]
+    assert find_data("mnist") == DATASETS["mnist"].load
+    command = ("train", "./mnist", *SMALL, "--epochs", 1, "--out", "run")
+    et(*command)
+    assert Classifier.load("run/model.safetensors").card.classes == ("across", "down")
+    assert json.loads(et("evaluate", "run/model.safetensors", "--json").out)["images"] == 6
 
 
 # Configs

@@ -13,7 +13,7 @@ from torch import Tensor
 from equivariant_transformers.audit import self_consistency
 from equivariant_transformers.charts import chart
 from equivariant_transformers.cli import console, models
-from equivariant_transformers.experiments.jobs import find_data, find_device, load_data
+from equivariant_transformers.experiments.jobs import find_data, find_device, is_folder, load_data
 from equivariant_transformers.groups import Group, lookup
 from equivariant_transformers.layers import Canonicalized, EquivariantTransformer, Layer, SpatialTransformer
 from equivariant_transformers.measurements import SelfConsistency
@@ -115,7 +115,7 @@ def _from_names(names: str | None, predictor: str, seed: int, device: torch.devi
 
 def _pictures(subject: Subject, dataset: str, count: int) -> Tensor:
     """The first test images on a canvas, as the layers take them: `(B, C, pixels, pixels)`."""
-    shape = {"channels": subject.channels} if Path(dataset).is_dir() else {}
+    shape = {"channels": subject.channels} if is_folder(dataset) else {}
     with console.loading() as loading:
         images = load_data(Config(dataset=dataset), subject.scale.device, progress=loading, **shape).test.images[:count]
     if images.shape[1] != subject.channels:

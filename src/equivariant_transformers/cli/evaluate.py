@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -14,7 +13,7 @@ from equivariant_transformers.classifier import Classifier
 from equivariant_transformers.cli import console, models
 from equivariant_transformers.data import ImageSet
 from equivariant_transformers.data.cache import Progress
-from equivariant_transformers.experiments.jobs import find_data, find_device, load_data, place
+from equivariant_transformers.experiments.jobs import find_data, find_device, is_folder, load_data, place
 from equivariant_transformers.training import memory
 
 _BATCH = 250
@@ -68,7 +67,7 @@ def load_test_images(classifier: Classifier, dataset: str | None, progress: Prog
     config = card.config.replace(dataset=dataset or card.config.dataset, copies=1)  # copies are for training
     if dataset not in (None, card.config.dataset):
         config = config.replace(examples=None)
-    shape = {"size": card.size, "channels": card.in_channels} if Path(config.dataset).is_dir() else {}
+    shape = {"size": card.size, "channels": card.in_channels} if is_folder(config.dataset) else {}
     images = load_data(config, classifier.scale.device, progress=progress, **shape).test
     if images.classes != card.classes:
         raise ValueError(

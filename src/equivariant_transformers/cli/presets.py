@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from equivariant_transformers.experiments.jobs import is_folder
 from equivariant_transformers.groups import lookup
 from equivariant_transformers.training import Config
 
@@ -33,7 +34,7 @@ PRESETS: dict[str, Config] = {
 
 def preset(name: str) -> Config:
     """The config called `name`, or one for the images in a folder."""
-    if Path(name).is_dir():
+    if is_folder(name):
         return Config(dataset=name, network="resnet10")
     if Path(name).name != name:
         raise FileNotFoundError(f"there is no folder {name}")

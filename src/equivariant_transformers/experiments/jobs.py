@@ -40,9 +40,14 @@ def find_device(name: str) -> torch.device:
     return device
 
 
+def is_folder(name: str) -> bool:
+    """Whether `name` is the path of a folder; the name of a data set is not, though there be a folder of that name."""
+    return name not in data.DATASETS and Path(name).is_dir()
+
+
 def find_data(name: str) -> Callable[..., Splits]:
     """What loads the data set called `name`, or the images in a folder."""
-    if Path(name).is_dir():
+    if is_folder(name):
         return partial(data.from_folder, name)
     if Path(name).name != name:
         raise FileNotFoundError(f"there is no folder {name}")
