@@ -74,6 +74,13 @@ def test_the_card_is_json():
     assert Card.from_dict(json.loads(json.dumps(card.to_dict()))) == card
 
 
+def test_a_file_from_before_cards_had_a_hash_of_the_labels_is_read(file):
+    tensors, description = checkpoint.read(file)
+    del description["card"]["labels"]
+    checkpoint.write(file, tensors, description)
+    assert Classifier.load(file).card.labels is None
+
+
 def test_canonical_images():
     out = made(layers=("log_polar",)).canonicalize(images().images)
     assert out.names == ("rotation", "dilation")

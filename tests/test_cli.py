@@ -334,6 +334,18 @@ def test_evaluate_finds_the_error_that_training_found(et, trained):
     assert out.startswith(f"test error {record.test_error:.2f} % (95 %: ")
 
 
+def test_evaluate_warns_of_a_folder_that_has_changed_since_training(et, bars, tmp_path):
+    """Some of the images that the model has trained on would now be test images."""
+    folder, model = shutil.copytree(bars, tmp_path / "bars"), tmp_path / "run" / "model.safetensors"
+    et("train", folder, *SMALL, "--out", model.parent, "--epochs", 1)
+    shutil.move(folder, tmp_path / "moved" / "bars")
+    folder = tmp_path / "moved" / "bars"
+    assert "warning" not in et("evaluate", model, "--dataset", folder).err
+    shutil.copy(folder / "down" / "0.png", folder / "down" / "new.png")
+    _, err = et("evaluate", model, "--dataset", folder)
+    assert f"warning: {folder} has other images than when the model was trained" in err
+
+
 @pytest.mark.parametrize(
     "wrong",
     ["evaluate MODEL --device abacus", "evaluate MODEL --dataset nothing", "predict MODEL a.png --device abacus"],

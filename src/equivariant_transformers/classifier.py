@@ -40,6 +40,8 @@ class Card:
     """The name of the data set."""
     origin: str
     """Where its images come from."""
+    labels: str | None = None
+    """A hash of the labels of all its images when the network was trained; None where it is not known."""
     validation_error: float | None = None
     test_error: float | None = None
 

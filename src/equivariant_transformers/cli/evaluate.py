@@ -13,7 +13,7 @@ from equivariant_transformers.classifier import Classifier
 from equivariant_transformers.cli import console, models
 from equivariant_transformers.data import ImageSet
 from equivariant_transformers.data.cache import Progress
-from equivariant_transformers.experiments.jobs import find_data, find_device, is_folder, load_data, place
+from equivariant_transformers.experiments.jobs import find_data, find_device, hash_labels, is_folder, load_data, place
 from equivariant_transformers.training import memory
 
 _BATCH = 250
@@ -67,11 +67,18 @@ def load_test_images(classifier: Classifier, dataset: str | None, progress: Prog
     config = card.config.replace(dataset=dataset or card.config.dataset, copies=1)  # copies are for training
     if dataset not in (None, card.config.dataset):
         config = config.replace(examples=None)
-    shape = {"size": card.size, "channels": card.in_channels} if is_folder(config.dataset) else {}
-    images = load_data(config, classifier.scale.device, progress=progress, **shape).test
+    folder = is_folder(config.dataset)
+    shape = {"size": card.size, "channels": card.in_channels} if folder else {}
+    splits = load_data(config, classifier.scale.device, progress=progress, **shape)
+    images = splits.test
     if images.classes != card.classes:
         raise ValueError(
             f"the model knows the classes {_list(card.classes)}, {images.name} has {_list(images.classes)}"
+        )
+    if folder and images.name == card.data and card.labels not in (None, hash_labels(splits)):
+        console.warn(
+            f"{config.dataset} has other images than when the model was trained: some that it has trained on may be "
+            "test images now, and the error too low"
         )
     return images
 

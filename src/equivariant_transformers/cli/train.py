@@ -74,8 +74,12 @@ def train(
         if console.speaks():
             results.write(record, directory / RESULT)
             if result.failure is None:
-                card = Card.of(settings, splits.train)
-                card = dataclasses.replace(card, validation_error=result.validation_error, test_error=result.test_error)
+                card = dataclasses.replace(
+                    Card.of(settings, splits.train),
+                    labels=job.labels,
+                    validation_error=result.validation_error,
+                    test_error=result.test_error,
+                )
                 Classifier(job.module, card).save(directory / MODEL)
     if as_json:
         console.print_json({**results.to_dict(record), "directory": str(directory)})
