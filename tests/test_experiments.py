@@ -32,7 +32,7 @@ from equivariant_transformers.experiments import (
     rotation,
     runner,
 )
-from equivariant_transformers.training import Config, Progress, Stopped
+from equivariant_transformers.training import CHECKPOINT, Config, Progress, Stopped
 
 ROOT = Path(__file__).parent.parent
 TINY = Config(epochs=2, batch_size=16, learning_rate=1e-2)
@@ -325,6 +325,20 @@ def test_a_crash_does_not_stop_the_others(made, tmp_path, capsys):
     (tmp_path / "results" / "tiny" / f"{results.key(TINY)}.json").unlink()
     runner.run([TINY], **folders)
     assert not (folders["folder"] / (results.key(TINY) + runner.CRASH)).exists()
+
+
+@pytest.mark.usefixtures("made")
+def test_a_damaged_checkpoint_is_named_and_what_to_do_with_it(tmp_path, capsys):
+    damaged = tmp_path / "runs" / results.key(TINY) / CHECKPOINT
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"half of it")
+    folders = {"folder": tmp_path / "results" / "tiny", "checkpoints": tmp_path / "runs"}
+    assert runner.run([TINY], display=display.Display(), **folders) == []
+    err = capsys.readouterr().err
+    assert f"{damaged} is cut off, damaged" in err
+    assert "Remove this file, and the run begins anew" in err
+    damaged.unlink()
+    assert len(runner.run([TINY], **folders)) == 1
 
 
 def test_runs_that_share_a_gpu_are_tried_alone_after_a_crash(made, tmp_path, monkeypatch):

@@ -196,6 +196,10 @@ def test_damaged_and_foreign_checkpoints_are_refused(tmp_path):
     save_file({"weight": torch.zeros(2)}, path)
     with pytest.raises(checkpoint.CheckpointError, match="not written by this version"):
         train([job(directory=tmp_path)])
+    with pytest.raises(checkpoint.CheckpointError, match="Remove this file, and the run begins anew"):
+        train([job(directory=tmp_path)])
+    path.unlink()
+    assert len(train([job(directory=tmp_path)])[0].history) == CONFIG.epochs
     path.write_bytes(whole)
     with pytest.raises(checkpoint.CheckpointError, match=r"learning_rate 0.01 there and 0.5 here"):
         train([job(CONFIG.replace(learning_rate=0.5), tmp_path)])

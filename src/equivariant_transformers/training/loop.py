@@ -217,7 +217,10 @@ class _Running:
         checkpoint.write(self.job.directory / CHECKPOINT, tensors, description)
 
     def _resume(self, path: Path) -> None:
-        tensors, description = checkpoint.read(path)
+        try:
+            tensors, description = checkpoint.read(path)
+        except checkpoint.CheckpointError as error:
+            raise checkpoint.CheckpointError(f"{error}. Remove this file, and the run begins anew") from error
         _check_same(path, description["config"], self.job.config.to_dict())
         if description.get("labels", self.job.labels) != self.job.labels:
             raise checkpoint.CheckpointError(
