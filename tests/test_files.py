@@ -2,6 +2,9 @@
 
 import errno
 import os
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -31,6 +34,27 @@ def test_a_failed_write_changes_nothing(tmp_path, error):
         fail(file)
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_a_killed_process_left_is_removed_and_what_others_write_is_not(tmp_path):
+    path = tmp_path / "file[1]"
+    program = f"""
+import os, pathlib, signal
+from equivariant_transformers.files import atomic_write
+with atomic_write(pathlib.Path({str(path)!r})):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", program], check=False)
+    abandoned, written = tmp_path.iterdir()
+    yesterday = time.time() - 24 * 3600
+    os.utime(abandoned, (yesterday, yesterday))
+    own = tmp_path / ".file[1].settings"
+    own.touch()
+    os.utime(own, (yesterday, yesterday))
+    with atomic_write(path) as file:
+        file.write(b"new")
+    assert set(tmp_path.iterdir()) == {path, written, own}
 
 
 def test_a_full_disk_is_explained(tmp_path, monkeypatch):

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import secrets
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
+
+_ABANDONED = 3600.0  # seconds without a write: the process of the file was killed
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """A file that appears at `path` whole when the block ends; if it fails, what was there before stays.
+
+    What processes that were killed have left of the same file is removed.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "note"
@@ -23,6 +29,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     b'all of it'
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with temporary.open("xb") as file:
@@ -37,3 +44,10 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _remove_abandoned(path: Path) -> None:
+    for temporary in path.parent.glob(f".{glob.escape(path.name)}.{8 * '[0-9a-f]'}"):
+        with suppress(OSError):  # another process is faster, or the file is another user's
+            if time.time() - temporary.stat().st_mtime > _ABANDONED:
+                temporary.unlink()
