@@ -64,6 +64,19 @@ def test_parts_are_taken_as_found(tmp_path):
     assert splits.validation.mean == splits.train.mean
 
 
+@pytest.mark.parametrize("part", ["train", "val", "test"])
+def test_a_part_without_images_is_named(tmp_path, part):
+    for found in {"train", "val", "test"} - {part}:
+        save(tmp_path / found / "cat" / "a.png")
+    (tmp_path / part / "cat").mkdir(parents=True)
+    (tmp_path / part / "cat" / "notes.png").write_text("no picture")
+    with (
+        pytest.warns(UserWarning, match="skipped 1 files"),
+        pytest.raises(ValueError, match=f"no readable image in .*{part}: add some or remove the folder"),
+    ):
+        from_folder(tmp_path)
+
+
 def test_a_class_may_be_called_train(tmp_path):
     save(tmp_path / "train" / "a.png")
     save(tmp_path / "bus" / "b.png")
@@ -191,7 +204,7 @@ def test_what_is_no_data_set_is_refused(tmp_path, pets):
     with pytest.raises(ValueError, match="no readable image of class cat"):
         from_folder(empty, validation=0, test=0)
     (empty / "cat").rmdir()
-    with pytest.raises(ValueError, match="1 images are too few"):
+    with pytest.raises(ValueError, match="1 images are too few to set 1 for validation and 1 for test aside: add some"):
         from_folder(empty)
     for wrong in ({"channels": 2}, {"size": (0, 8)}):
         with pytest.raises(ValueError, match="1 or 3 channels"):

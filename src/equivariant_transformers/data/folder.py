@@ -77,6 +77,9 @@ def from_folder(
     empty = [name for label, name in enumerate(classes) if label not in seen]
     if empty:
         raise ValueError(f"no readable image of class {', '.join(empty)} in {path}: add some or remove the folder")
+    hollow = [str(folders[part]) for part, (_, labels) in parts.items() if not len(labels)]
+    if hollow:
+        raise ValueError(f"no readable image in {' and '.join(hollow)}: add some or remove the folder")
     shares = {"validation": validation, "test": test}
     return _splits(parts, shares, seed, name=path.resolve().name, classes=tuple(classes))
 
@@ -211,7 +214,10 @@ def _splits(parts: dict[str, Examples], shares: dict[str, float], seed: int, **f
         raise ValueError(f"shares from 0 to 1 are needed, got {shares}")
     counts = {part: max(1, round(share * len(labels))) if share else 0 for part, share in shares.items()}
     if len(labels) <= sum(counts.values()):
-        raise ValueError(f"{len(labels)} images are too few to set {counts} of them aside; change the shares {shares}")
+        wanted = " and ".join(f"{count} for {part}" for part, count in counts.items())
+        raise ValueError(
+            f"{len(labels)} images are too few to set {wanted} aside: add some, or change the shares {shares}"
+        )
     generator = torch.Generator().manual_seed(seed)
     rest = torch.arange(len(labels))
     for part, count in counts.items():
