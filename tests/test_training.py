@@ -256,6 +256,8 @@ def test_divergence_is_reported():
         ("decay", 1.5),
         ("dropout", 1.0),
         ("precision", "int8"),
+        ("seed", 2**70),
+        ("data_seed", -(2**70)),
     ],
 )
 def test_nonsense_in_a_config_is_refused(field, value):

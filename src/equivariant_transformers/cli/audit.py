@@ -61,10 +61,11 @@ def audit(
     with console.usage():
         where = find_device(device)
         find_data(dataset)
+        config = Config(dataset=dataset, seed=seed)
         if model and group:
             raise ValueError("audit a model or --group, not both")
         subject = _from_model(model, where) if model else _from_names(group, predictor, seed, where)
-    pictures = _pictures(subject, dataset, count)
+    pictures = _pictures(subject, config, count)
     found = [
         _follow(layer, pictures, acting, index, subject.size)
         for layer in subject.layers
@@ -113,11 +114,11 @@ def _from_names(names: str | None, predictor: str, seed: int, device: torch.devi
     return Subject(layers, 1, (64, 64), one, zero)
 
 
-def _pictures(subject: Subject, dataset: str, count: int) -> Tensor:
+def _pictures(subject: Subject, config: Config, count: int) -> Tensor:
     """The first test images on a canvas, as the layers take them: `(B, C, pixels, pixels)`."""
-    shape = {"channels": subject.channels} if is_folder(dataset) else {}
+    shape = {"channels": subject.channels} if is_folder(config.dataset) else {}
     with console.loading() as loading:
-        images = load_data(Config(dataset=dataset), subject.scale.device, progress=loading, **shape).test.images[:count]
+        images = load_data(config, subject.scale.device, progress=loading, **shape).test.images[:count]
     if images.shape[1] != subject.channels:
         images = images.float().mean(1, keepdim=True).expand(-1, subject.channels, -1, -1)
     pixels = max(_CANVAS, *(3 * side for side in images.shape[-2:]), *(2 * side for side in subject.size))

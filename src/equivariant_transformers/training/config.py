@@ -73,6 +73,8 @@ class Config:
     def __post_init__(self) -> None:
         for name in ("copies", "passes", "epochs", "batch_size"):
             self._check(name, getattr(self, name) >= 1, "at least 1")
+        for name in ("seed", "data_seed"):  # with which the seeds made of them fit into 64 bits
+            self._check(name, abs(getattr(self, name)) <= 2**40, "from -2**40 to 2**40")
         self._check("examples", self.examples is None or self.examples >= 1, "at least 1")
         self._check("dropout", 0 <= self.dropout < 1, "in [0, 1)")
         self._check("jitter", 0 <= self.jitter < 1, "in [0, 1)")
