@@ -279,6 +279,16 @@ def test_flags_come_before_yaml_and_yaml_before_the_preset(tmp_path):
     assert make_config("svhn", None, {"layers": "none"}).layers == ()
 
 
+def test_a_folder_is_the_same_however_it_is_written(bars, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(bars, "bars")
+    first, *others = (make_config(name, None, {}) for name in ("bars", "bars/", "./bars"))
+    assert first.dataset == "bars"
+    assert others == [first, first]
+    shutil.copytree(bars, "mnist")
+    assert make_config("mnist/", None, {}).dataset == "mnist/"  # not the data set
+
+
 def test_help_has_every_field_with_its_docstring(et, monkeypatch):
     monkeypatch.setenv("COLUMNS", "250")
     out, _ = et("train", "--help")

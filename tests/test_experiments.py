@@ -32,6 +32,7 @@ from equivariant_transformers.experiments import (
     rotation,
     runner,
 )
+from equivariant_transformers.files import atomic_write
 from equivariant_transformers.training import CHECKPOINT, Config, Progress, Stopped
 
 ROOT = Path(__file__).parent.parent
@@ -325,6 +326,16 @@ def test_a_crash_does_not_stop_the_others(made, tmp_path, capsys):
     (tmp_path / "results" / "tiny" / f"{results.key(TINY)}.json").unlink()
     runner.run([TINY], **folders)
     assert not (folders["folder"] / (results.key(TINY) + runner.CRASH)).exists()
+
+
+def test_a_path_of_any_length_makes_a_name_that_files_can_have(tmp_path):
+    paths = [letter * 200 + "/" + "é" * 120 + "/end" for letter in "ab"]
+    names = [results.key(Config(dataset=path, layers=("rotation",) * 9, seed=2**40)) for path in paths]
+    assert names[0] != names[1]
+    for name in names:
+        assert "éé_end-z2cnn" in name
+        with atomic_write(tmp_path / (name + runner.CRASH)) as file:
+            file.write(b"")
 
 
 @pytest.mark.usefixtures("made")

@@ -18,7 +18,7 @@ import yaml
 from equivariant_transformers.charts import chart
 from equivariant_transformers.cli.console import usage
 from equivariant_transformers.cli.presets import preset
-from equivariant_transformers.experiments.jobs import find_data, find_device
+from equivariant_transformers.experiments.jobs import find_data, find_device, is_folder
 from equivariant_transformers.groups import lookup
 from equivariant_transformers.models import NETWORKS
 from equivariant_transformers.pose import PREDICTORS
@@ -52,6 +52,9 @@ def make_config(name: str | None, file: Path | None, flags: dict[str, Any]) -> C
         fields |= {field: _convert(field, value) for field, value in changes.items()}
         config = Config.from_dict(fields)
         _check_names(config)
+        folder = str(Path(config.dataset))  # without a slash at its end
+        if is_folder(folder):
+            config = config.replace(dataset=folder)
     return config
 
 

@@ -20,6 +20,7 @@ from equivariant_transformers.files import atomic_write
 from equivariant_transformers.training import Config, Result
 
 _MACHINE = ("device",)  # fields that do not change what a run is
+_LONGEST = 150  # bytes that the path of a folder has in a name; file systems take 255 for all of it
 _UNRELATED_TO_COST = (
     "seed",
     "data_seed",
@@ -71,7 +72,8 @@ def key(config: Config) -> str:
     usual = Config().to_dict()
     fields = {n: value for n, value in config.to_dict().items() if n not in _MACHINE and value != usual[n]}
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:8]
-    words = [config.dataset.replace("/", "_"), config.network, config.predictor if config.layers else "plain"]
+    dataset = config.dataset.replace("/", "_").encode(errors="ignore")[-_LONGEST:].decode(errors="ignore")
+    words = [dataset, config.network, config.predictor if config.layers else "plain"]
     return "-".join([*words, f"{len(config.layers)}layers", f"x{config.copies}", f"seed{config.seed}", digest])
 
 
