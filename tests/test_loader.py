@@ -62,7 +62,11 @@ def test_batches_are_normalised_per_channel():
         ({"images": torch.zeros(2, 1, 4, 4)}, "uint8"),
         ({"labels": torch.zeros(3, dtype=torch.long)}, "labels of shape"),
         ({"labels": torch.tensor([0, 10])}, "from 0 to 10"),
-        ({"mean": (1.0, 2.0)}, "1 or 1 values"),
+        ({"mean": (1.0, 2.0)}, "must both have 1 values"),
+        (
+            {"images": torch.zeros(2, 3, 4, 4, dtype=torch.uint8), "std": (1.0,) * 3},
+            "must both have 3 values, or both 1",
+        ),
         ({"poses": torch.zeros(2, 2), "pose_names": ("rotation",)}, "poses of shape"),
     ],
 )

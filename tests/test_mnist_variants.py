@@ -103,6 +103,8 @@ def test_centred_training_digits(few_digits):
     assert torch.equal(splits.test.images, affnist.affnist(test_copies=1).test.images)
     with pytest.raises(ValueError, match="translated or centred, got 'rotated'"):
         affnist.affnist("rotated")
+    with pytest.raises(ValueError, match="test_copies must be at least 1, got 0"):
+        affnist.affnist(test_copies=0)
 
 
 def test_the_test_set_is_made_by_the_recipe(few_digits):

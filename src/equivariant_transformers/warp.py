@@ -179,8 +179,11 @@ class Warp:
         return resample(images, x, y, visible, **sampling)
 
     def mask(self, masks: Tensor, *, size: tuple[int, int] | None = None) -> Tensor:
-        """Label maps `(B, C, H, W)` of any dtype seen through the warp, by nearest neighbour; 0 outside."""
-        exact = torch.float64 if masks.dtype in (torch.int32, torch.int64) else torch.float32
+        """Label maps `(B, C, H, W)` of any dtype seen through the warp, by nearest neighbour; 0 outside.
+
+        Labels are kept exactly up to 2**53.
+        """
+        exact = torch.float64 if masks.dtype.itemsize >= 4 else torch.float32
         values = masks if masks.is_floating_point() else masks.to(exact)
         return self.image(values, size=size, mode="nearest").to(masks.dtype)
 

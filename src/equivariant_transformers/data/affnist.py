@@ -50,6 +50,8 @@ def affnist(
     """
     if training not in ("translated", "centred"):
         raise ValueError(f"training is translated or centred, got {training!r}")
+    if test_copies < 1:
+        raise ValueError(f"test_copies must be at least 1, got {test_copies}")
     official = _official_files(root)
     train, test = digits(mnist_root, progress=progress)
     generator = torch.Generator().manual_seed(seed)

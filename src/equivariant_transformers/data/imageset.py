@@ -46,8 +46,8 @@ class ImageSet:
             raise ValueError(
                 f"labels run from {int(self.labels.min())} to {int(self.labels.max())}, classes are {self.classes}"
             )
-        if {len(self.mean), len(self.std)} - {1, channels}:
-            raise ValueError(f"mean {self.mean} and std {self.std} must have 1 or {channels} values")
+        if len(self.mean) != len(self.std) or len(self.mean) not in (1, channels):
+            raise ValueError(f"mean {self.mean} and std {self.std} must both have {channels} values, or both 1")
         if self.poses is not None and self.poses.shape != (count, len(self.pose_names)):
             raise ValueError(
                 f"{count} images with parameters {self.pose_names} need poses of shape "
