@@ -27,7 +27,7 @@ ROAD = {  # module -> what it may import
     "pose": {"charts", "conv", "features", "projective"},
     "views": {"groups", "resampling", "warp"},
     "layers": {"charts", "groups", "pose", "projective", "resampling", "views", "warp"},
-    "stages": {"layers", "warp"},
+    "stages": {"layers"},
     "measurements": set(),
     "probes": set(),
     "audit": {"groups", "layers", "measurements", "resampling", "warp"},

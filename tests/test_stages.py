@@ -21,10 +21,13 @@ def test_each_stage_is_a_shorter_stack():
         torch.testing.assert_close(stage.heatmaps[-1], shorter.heatmaps[-1])
 
 
-def test_a_layer_predicts_its_pose_from_what_it_saw():
-    stack = et.Canonicalizer(["x_shear", et.SpatialTransformer("rotation"), "x_perspective"], passes=2)
-    found = stages(stack, stack(IMAGES))
+@pytest.mark.parametrize("views", [{}, {"rotation": 3.0, "dilation": 0.2}])
+def test_a_layer_predicts_its_pose_from_what_it_saw(views):
+    stack = et.Canonicalizer(["x_shear", et.SpatialTransformer("rotation"), "x_perspective"], passes=2, views=views)
+    out = stack(IMAGES)
+    found = stages(stack, out)
     assert [len(stage.heatmaps) for stage in found] == [1, 0, 1] * 2
+    assert torch.equal(found[-1].image, out.image)
     for stage in found:
         torch.testing.assert_close(stage.layer.predictor(stage.seen).pose, stage.pose)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -46,6 +46,8 @@ class Canonicalization:
     """`(B, samples)` for each parameter of an equivariant layer, along its chart's pose axis."""
     background: float | Tensor
     """The value outside the input, a number or `(B, C, 1, 1)`."""
+    start: Warp = field(default_factory=Warp)
+    """What the layers saw the input through: the random `views` of a stack in training, otherwise the identity."""
 
     @property
     def image(self) -> Tensor:
@@ -324,7 +326,7 @@ class Canonicalized(nn.Module):
 def _canonicalize(
     layers: Sequence[_Transformer],
     images: Tensor,
-    warp: Warp,
+    start: Warp,
     background: float | None,
     passes: int,
     gate: float | None,
@@ -334,6 +336,7 @@ def _canonicalize(
     value = outside(images, background)
     names: list[str] = []
     found: list[Prediction] = []
+    warp = start
     for layer in [*layers] * passes:
         prediction = layer.predict(images, warp, value)
         if gate is not None:
@@ -353,6 +356,7 @@ def _canonicalize(
         torch.cat([prediction.confidence for prediction in found], -1),
         tuple(heatmap for prediction in found for heatmap in prediction.heatmaps),
         value,
+        start,
     )
 
 

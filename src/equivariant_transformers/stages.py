@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from equivariant_transformers.layers import Canonicalization, Canonicalizer, Layer, SpatialTransformer, removal
-from equivariant_transformers.warp import Warp
 
 
 class Stage(NamedTuple):
@@ -37,7 +36,7 @@ def stages(stack: Canonicalizer | Layer, out: Canonicalization) -> list[Stage]:
     """
     layers: list[Layer] = [*stack.layers] * stack.passes if isinstance(stack, Canonicalizer) else [stack]
     heatmaps = iter(out.heatmaps)
-    so_far = replace(out, warp=Warp.identity())
+    so_far = replace(out, warp=out.start)
     found = []
     columns = iter(out.pose.unbind(-1))
     for layer in layers:
