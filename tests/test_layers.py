@@ -216,6 +216,36 @@ def test_the_geometry_keeps_its_precision_when_the_weights_change_theirs(images,
         assert error[clear].abs().max() < {torch.bfloat16: 0.1, torch.float16: 0.02, torch.float64: 1e-4}[dtype]
 
 
+def restless(layer):
+    """A stack that uses all that a layer has, with weights that are not those of the start."""
+    stack = et.Canonicalizer([layer], jitter=0.1)
+    for parameter in stack.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return stack
+
+
+@pytest.mark.parametrize("name", ["rotation", "x_shear", "log_polar"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda name: et.EquivariantTransformer(name, channels=4),
+        lambda name: et.EquivariantTransformer(name, predictor="softmax", channels=4),
+        lambda name: et.SpatialTransformer(name, channels=4),
+    ],
+)
+def test_only_the_weights_depend_on_where_a_layer_has_been(images, name, make):
+    stack = restless(make(name))
+    state = copy.deepcopy(stack.state_dict())
+    with torch.device("meta"):
+        empty = restless(make(name))
+    torch.manual_seed(0)
+    expected = stack(images).pose
+    for other in (copy.deepcopy(stack).half().float(), empty.to_empty(device="cpu")):
+        other.load_state_dict(state)
+        torch.manual_seed(0)
+        assert torch.equal(other(images).pose, expected)
+
+
 def test_copies_pickles_and_state_dicts(images):
     model = small_model()
     expected = model(images)

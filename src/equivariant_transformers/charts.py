@@ -105,12 +105,12 @@ class Chart:
         (left, right), (top, bottom) = self.ranges
         return self.origin or ((left + right) / 2, (top + bottom) / 2)
 
-    def pose_widths(self) -> Tensor:
+    def pose_widths(self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
         """How wide the range of each pose coordinate is, `(k,)`."""
-        return torch.tensor([high - low for low, high in self.ranges[: len(self.groups)]])
+        return torch.tensor([high - low for low, high in self.ranges[: len(self.groups)]], dtype=dtype, device=device)
 
     def row_weights(self) -> Tensor:
-        """How much each row of the grid tells about the pose: `(height,)`, float32, summing to 1.
+        """How much each row of the grid tells about the pose: `(height,)`, float32 on the CPU, summing to 1.
 
         A row of the picture is an orbit (one value of the second coordinate). It counts by the square of the area that
         it shows of the image, so that singular rows count for nothing, and less the more of its area lies beyond
@@ -119,8 +119,9 @@ class Chart:
         """
         (low, high), _ = self.ranges
         reach = 0 if self.periodic[0] else (high - low) / 2
-        area = self._row_areas((low - reach, high + reach), 0.0)
-        useful = self._row_areas((low, high), _BLURRED)
+        with torch.device("cpu"):  # also while a module is made on the meta device
+            area = self._row_areas((low - reach, high + reach), 0.0)
+            useful = self._row_areas((low, high), _BLURRED)
         weights = (useful * (useful / area.clamp_min(1e-12)).clamp(max=1) ** 8) ** 2
         return (weights / weights.sum().clamp_min(1e-12)).float()
 

@@ -7,15 +7,15 @@ chart, and appends its own inverse transformation. The input is sampled once mor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
-from typing_extensions import Self
 
+from equivariant_transformers.buffers import Exact
 from equivariant_transformers.charts import CHARTS, Chart
 from equivariant_transformers.charts import chart as find_chart
 from equivariant_transformers.groups import lookup
@@ -76,22 +76,15 @@ for _type in (Warp, Canonicalization):
     torch.export.register_dataclass(_type)
 
 
-class _OnChart(nn.Module):
-    """The grid of a chart, which keeps its precision when the module changes its dtype."""
+class _OnChart(Exact):
+    """The grid of a chart."""
 
     grid: Tensor
 
     def __init__(self, view: Chart) -> None:
         super().__init__()
         self.view = view
-        dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
-        self.register_buffer("grid", view.grid(dtype=dtype), persistent=False)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        dtype = torch.promote_types(self.grid.dtype, torch.float32)
-        self.grid = self.view.grid(dtype=dtype, device=self.grid.device)
-        return self
+        self.keep_exact("grid", view.grid)
 
 
 class InChart(_OnChart):
@@ -134,7 +127,7 @@ class _Transformer(_OnChart):
         self.in_channels = in_channels
         self.bounds = _bounds(bound, len(chart.groups))
         self.background = background
-        self.register_buffer("widths", chart.pose_widths(), persistent=False)
+        self.keep_exact("widths", chart.pose_widths)
 
     def predict(self, images: Tensor, warp: Warp, background: float | Tensor) -> Prediction:
         """The pose of `images` `(B, C, H, W)` seen through `warp`."""

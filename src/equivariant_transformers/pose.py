@@ -8,12 +8,13 @@ is larger by $\theta$, so a predictor returns *minus* where it found the content
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from equivariant_transformers.buffers import Exact
 from equivariant_transformers.charts import Chart
 from equivariant_transformers.conv import CentredActivation, Evidence, ScaleNorm, pad, wrap_around
 from equivariant_transformers.features import Features, batch_norm, convolve, fits, scale_norm
@@ -35,7 +36,7 @@ class Prediction(NamedTuple):
     """For each parameter, weights `(B, samples)` whose centre is the pose; they sum to 1, to 0 if nothing is seen."""
 
 
-class ConsistentPredictor(nn.Module):
+class ConsistentPredictor(Exact):
     r"""Reads a pose that is self-consistent whatever the weights.
 
     Three things make it so. Every layer maps nothing to nothing: the first kernels sum to zero along the pose axis, so
@@ -63,14 +64,15 @@ class ConsistentPredictor(nn.Module):
         self.maps = nn.ModuleList(Evidence(channels) for _ in range(self.poses))
         self.log_excess = nn.Parameter(torch.full((self.poses,), math.log(0.25)))  # p = 1.25 at first
         self.bias = nn.Parameter(torch.zeros(self.poses))
-        blur = torch.softmax(-torch.arange(-3.0, 4.0).square() / 2, 0)
-        self.register_buffer("blur", blur, persistent=False)
         if min(chart.size) < 4:
             raise ValueError(f"a chart needs at least 4 x 4 samples to read a pose from, got {chart.size}")
-        weights = chart.row_weights()[:: stride[0]] if self.poses == 1 else torch.ones(chart.size[0])
+        plain: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever the defaults are
+        blur = torch.softmax(-torch.arange(-3.0, 4.0, **plain).square() / 2, 0)
+        weights = chart.row_weights()[:: stride[0]] if self.poses == 1 else torch.ones(chart.size[0], **plain)
         if not weights.sum() > 0:
             raise ValueError(f"the ranges {chart.ranges} of chart {chart.name!r} show nothing of the image")
-        self.register_buffer("row_weights", weights / weights.sum(), persistent=False)
+        self.keep_exact("blur", blur.to)
+        self.keep_exact("row_weights", (weights / weights.sum()).to)
 
     def forward(self, images: Tensor) -> Prediction:
         """`(B, C, sheets, H, W)` to poses `(B, k)`."""
@@ -121,7 +123,7 @@ class ConsistentPredictor(nn.Module):
         return sum(shifted[1:], shifted[0]).to(x.dtype)
 
 
-class SoftmaxPredictor(nn.Module):
+class SoftmaxPredictor(Exact):
     """The paper's predictor: features, maximum over the invariant axis, softmax, centroid.
 
     Its softmax gives weight to empty background, which does not move with the image, so it is self-consistent only as
@@ -130,7 +132,7 @@ class SoftmaxPredictor(nn.Module):
     at 0.
     """
 
-    half_ranges: Tensor
+    widths: Tensor
 
     def __init__(
         self, chart: Chart, in_channels: int, *, channels: int = 32, strides: tuple[int, int] = (2, 1)
@@ -142,7 +144,7 @@ class SoftmaxPredictor(nn.Module):
         self.maps = nn.ModuleList(Evidence(channels) for _ in range(self.poses))
         self.bias = nn.Parameter(torch.zeros(self.poses))
         self.pull = nn.Parameter(torch.tensor(_PULL)) if any(chart.periodic[: self.poses]) else None
-        self.register_buffer("half_ranges", chart.pose_widths() / 2, persistent=False)
+        self.keep_exact("widths", chart.pose_widths)
         self.stride = strides[0] * strides[1]
 
     def forward(self, images: Tensor) -> Prediction:
@@ -158,13 +160,13 @@ class SoftmaxPredictor(nn.Module):
             torch.softmax(conv(_pad_profile(profile, wraps))[:, 0], -1)
             for profile, conv, wraps in zip(pooled, self.maps, self.chart.periodic, strict=False)
         ]  # of profiles (B, channels, samples)
-        return _read(maps, self.chart, torch.tanh(self.bias) * self.half_ranges, self.stride, self.pull)
+        return _read(maps, self.chart, torch.tanh(self.bias) * self.widths / 2, self.stride, self.pull)
 
 
-class DirectPredictor(nn.Module):
+class DirectPredictor(Exact):
     """The Spatial Transformer's predictor: the paper's features, pooled and regressed; its first poses are zero."""
 
-    half_ranges: Tensor
+    widths: Tensor
 
     def __init__(
         self, chart: Chart, in_channels: int, *, channels: int = 32, strides: tuple[int, int] = (2, 1)
@@ -174,12 +176,12 @@ class DirectPredictor(nn.Module):
         self.head = nn.Linear(9 * channels, len(chart.groups))
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        self.register_buffer("half_ranges", chart.pose_widths() / 2, persistent=False)
+        self.keep_exact("widths", chart.pose_widths)
 
     def forward(self, images: Tensor) -> Prediction:
         """`(B, C, 1, H, W)`, the image itself, to poses `(B, k)`."""
         x = F.adaptive_max_pool2d(self.trunk(images.flatten(2, 3)), 3).flatten(1)
-        pose = torch.tanh(at_least_float32(self.head(x))) * self.half_ranges
+        pose = torch.tanh(at_least_float32(self.head(x))) * self.widths / 2
         return Prediction(pose, torch.ones_like(pose), ())
 
 
