@@ -217,6 +217,40 @@ def test_the_ranges_cover_the_image(case):
     assert derived(*case).coverage(64) >= 0.85
 
 
+@pytest.mark.parametrize("name", PAPER)
+def test_the_sheets_and_the_order_are_those_of_the_table(name):
+    ours, theirs = derived("paper", name), et.chart(name)
+    assert (ours.sheets, ours.mirrored, ours.order) == (theirs.sheets, theirs.mirrored, theirs.order)
+
+
+@pytest.mark.parametrize("name", ["dilation", "x_scale", "y_perspective", "x_shear"])
+def test_the_ranges_come_close_to_those_of_the_table(name):
+    ours, theirs = derived("paper", name).ranges[0], et.chart(name).ranges[0]
+    width = theirs[1] - theirs[0]
+    assert ours == pytest.approx(theirs, abs=0.12 * width)
+
+
+@pytest.mark.parametrize("name", ["spiral", "tilted_shear", "off_centre_dilation", "homology"])
+@pytest.mark.parametrize("unit", [-1, 50])
+def test_the_unit_of_a_generator_is_that_of_its_chart(name, unit):
+    """A flow run through at another speed, or backwards, has the same picture in other units."""
+    chart = derived("matrix", name)
+    other = derive(et.Group.from_generator([[unit * entry for entry in row] for row in MATRICES[name]]))
+    assert sorted(unit * bound for bound in other.ranges[0]) == pytest.approx(chart.ranges[0], rel=1e-6)
+    assert unit * other.centre[0] == pytest.approx(chart.centre[0], rel=1e-6)
+    assert other.order == chart.order
+
+
+@pytest.mark.parametrize("centre", [(0.0, 0.0), (0.2, 0.1), (0.3, -0.4)])
+def test_a_fixed_point_is_seen_from_close_by(centre):
+    """A point singularity takes a few pixels of the image, wherever it is."""
+    a, b = centre
+    chart = derive(et.Group.from_generator([[1, 0, -a], [0, 1, -b], [0, 0, 0]]))
+    points = coverage.image_points()
+    missing = points[~chart.covers(points)]
+    assert ((missing - torch.tensor(centre)).norm(dim=-1) < 1 / 32).all()
+
+
 @every_chart
 def test_charts_are_values(case):
     chart = derived(*case)

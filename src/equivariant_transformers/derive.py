@@ -32,8 +32,8 @@ def derive(
     The vector field is $f = \partial T_\theta x/\partial\theta$ at theta = 0, and the coordinates solve
     $f\cdot\nabla\rho_1 = 1$ and $f\cdot\nabla\rho_2 = 0$ along its orbits. Where formulas are found, `chart.formulas`
     holds them, checked; otherwise the orbits through a curve across them are followed numerically. Among the
-    invariants $h(\rho_2)$ the one is taken whose $\log|\nabla\rho_2|$ varies least over the image, and the ranges
-    cover the image but for at most 4.5 % of it next to each singular end.
+    invariants $h(\rho_2)$ the one is taken whose $\log|\nabla\rho_2|$ varies least over the image. The ranges reach
+    to where a coordinate is 64 times as steep as usual, and no further than a fifth of the orbits come.
 
     Args:
         transformation: a `Group`, or the pair of SymPy expressions of $T_\theta(x, y)$.

@@ -82,10 +82,23 @@ def test_the_canonical_image_stays_the_same(name):
     assert float(result.overall) < 0.2 < float(untouched.overall)
 
 
-def test_a_derived_chart_works_like_any_other():
-    shear = et.Group.from_generator([[0.5, -0.5, 0], [0.5, -0.5, 0], [0, 0, 0]], name="diagonal_shear")
-    layer = random_layer(et.derive(shear), 0)
-    et.assert_equivariant(layer, PICTURES, (-0.8, 0.8), size=(64, 64), slope=0.1, median=0.05, rms=0.07)
+@pytest.mark.parametrize("name", THETA)
+def test_derived_charts_follow_like_those_of_the_table(name):
+    et.assert_equivariant(random_layer(et.derive(name), 0), PICTURES, THETA[name], size=(64, 64), **bounds(name))
+
+
+OWN = {  # generators, and how far they move the pictures
+    "diagonal_shear": ([[0.5, -0.5, 0], [0.5, -0.5, 0], [0, 0, 0]], (-0.8, 0.8)),
+    "off_centre_dilation": ([[1, 0, 0.2], [0, 1, 0.1], [0, 0, 0]], (-LOG2, 0)),
+    "off_centre_x_scale": ([[1, 0, 0.2], [0, 0, 0], [0, 0, 0]], (-LOG2, 0)),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_derived_charts_of_other_groups_follow(name):
+    generator, theta = OWN[name]
+    layer = random_layer(et.derive(et.Group.from_generator(generator, name=name)), 0)
+    et.assert_equivariant(layer, PICTURES, theta, size=(64, 64), slope=0.1, median=0.05, rms=0.08)
 
 
 def test_the_papers_predictor_does_not_keep_the_promise():

@@ -193,21 +193,21 @@ def derive(group: Group, name: str) -> Chart:
         )
     section = _section(group, curves)
     points = coverage.image_points(64)
-    u, v, _, solved = section.solve(points)
+    solved = section.solve(points)[3]
     if not solved.any():
         raise ValueError(f"the orbits of group {group.name!r} could not be followed over the image")
-    periods = (group.period, section.period)
-    return Chart(
+    chart = Chart(
         name,
         (group,),
-        coverage.ranges(pair(u, v)[solved], periods),
+        coverage.ANY,
         ToCanonical(section),
         ToPlane(section),
         Distance(section, group.vector_field(points[solved]).norm(dim=-1).median().item()),
         sheet_of=SheetOf(section) if len(curves) > 1 else None,
         sheets=len(curves),
-        periods=periods,
+        periods=(group.period, section.period),
     )
+    return coverage.fitted(chart, points)
 
 
 def _section(group: Group, curves: list[transversal.Curve]) -> Section:

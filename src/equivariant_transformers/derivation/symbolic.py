@@ -122,10 +122,10 @@ def _chart(field: tuple[Expr, Expr], solution: Solution, group: Group, name: str
     if not inverses or not _canonical(to_canonical, group, points):
         return None
     to_plane = ToPlane(TorchFunction((U, V), sum(inverses, ())))
-    return Chart(
+    chart = Chart(
         name,
         (group,),
-        coverage.ranges(to_canonical(points), solution.periods),
+        coverage.ANY,
         to_canonical,
         to_plane,
         distance,
@@ -134,6 +134,7 @@ def _chart(field: tuple[Expr, Expr], solution: Solution, group: Group, name: str
         periods=solution.periods,
         formulas=Formulas(field, solution.pose, solution.invariant, inverses),
     )
+    return coverage.fitted(chart, coverage.image_points(256))
 
 
 def _least_distorting(solution: Solution) -> tuple[Solution, tuple[Expr, ...]]:
