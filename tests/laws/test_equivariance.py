@@ -89,6 +89,7 @@ def test_derived_charts_follow_like_those_of_the_table(name):
 
 OWN = {  # generators, and how far they move the pictures
     "diagonal_shear": ([[0.5, -0.5, 0], [0.5, -0.5, 0], [0, 0, 0]], (-0.8, 0.8)),
+    "spiral": ([[0.2, -1, 0], [1, 0.2, 0], [0, 0, 0]], (-1.5, 1.5)),
     "off_centre_dilation": ([[1, 0, 0.2], [0, 1, 0.1], [0, 0, 0]], (-LOG2, 0)),
     "off_centre_x_scale": ([[1, 0, 0.2], [0, 0, 0], [0, 0, 0]], (-LOG2, 0)),
 }

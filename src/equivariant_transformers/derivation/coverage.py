@@ -20,6 +20,8 @@ _STEEP = 64  # times as steep as usual: there a pixel is spread over much of the
 _THIN = 0.2  # of the rows of the fullest column
 _SLOWEST = 0.01  # of the image: what lies next to a fixed point, if there is one
 _FADES = 2  # e-foldings of the speed over the range of the pose
+_WIDTHS = (64, 128, 256)
+_STRIDE = 0.1  # how far a usual point may move from one sample of the pose to the next
 
 
 def image_points(samples: int = 96) -> Tensor:
@@ -39,7 +41,7 @@ class Side:
 
 
 def fitted(chart: Chart, points: Tensor) -> Chart:
-    r"""`chart` with the ranges, the origin and the order that suit the image, from `points` `(n, 2)` spread over it.
+    r"""`chart` with the ranges, origin, order and width that suit the image, from `points` `(n, 2)` spread over it.
 
     A periodic coordinate gets its whole period. Another one reaches as far as it is at most 64 times as steep as usual
     (steepness is $|\nabla\rho_i|$, usual its median over the image): closer to a singular set a pixel spans so much of
@@ -69,7 +71,7 @@ def fitted(chart: Chart, points: Tensor) -> Chart:
     chart = chart.replace(ranges=tuple(ranges), origin=None if chart.mirrored else tuple(origin))
     if chart.periods[0] is None:
         chart = chart.replace(ranges=(_without_thin_ends(chart, values[:, 0]), ranges[1]))
-    return chart.replace(order=_order(chart, points))
+    return chart.replace(order=_order(chart, points), size=(chart.size[0], _width(chart, points)))
 
 
 def _has_pole(values: Tensor) -> bool:
@@ -104,6 +106,13 @@ def _order(chart: Chart, points: Tensor) -> int:
     later = acting.vector_field(acting.transform(step, points[slowest])).norm(dim=-1)
     rate = torch.log(later / speed[slowest]).mean() / step
     return 2 if rate.abs() * (high - low) > _FADES else 1
+
+
+def _width(chart: Chart, points: Tensor) -> int:
+    """How many samples of the pose it takes so that a usual point moves little from one to the next."""
+    low, high = chart.ranges[0]
+    way = (high - low) * chart.groups[0].vector_field(points).norm(dim=-1).median()
+    return next((width for width in _WIDTHS if way <= _STRIDE * width), _WIDTHS[-1])
 
 
 def distortion(coordinate: Callable[[Tensor], Tensor], points: Tensor) -> float:
