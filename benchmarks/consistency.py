@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+import sympy
 import torch
 
 import equivariant_transformers as et
@@ -28,6 +29,14 @@ from equivariant_transformers.training import Config
 mnist = importlib.import_module("equivariant_transformers.data.mnist")
 projective_mnist = importlib.import_module("equivariant_transformers.data.projective_mnist")
 
+X, Y, T = sympy.symbols("x y theta")
+LENS = sympy.sqrt(1 - 2 * T * (X**2 + Y**2))
+OWN = {  # groups that are not in the table, and how far they move the digits
+    "spiral": (et.Group.from_generator([[0.2, -1, 0], [1, 0.2, 0], [0, 0, 0]], name="spiral"), (-1.5, 1.5)),
+    "dilation about (-0.2, -0.1)": (et.Group.from_generator([[1, 0, 0.2], [0, 1, 0.1], [0, 0, 0]]), (-np.log(2), 0.0)),
+    "shear along the diagonal": (et.Group.from_generator([[0.5, -0.5, 0], [0.5, -0.5, 0], [0, 0, 0]]), (-0.8, 0.8)),
+    "lens distortion": ((X / LENS, Y / LENS), (-0.5, 0.5)),
+}
 CONDITIONS = {  # name -> size, background, predictor, share of the seeds
     "64x64": ((64, 64), 0.0, "consistent", 1.0),
     "32x32": ((32, 32), 0.0, "consistent", 0.3),
@@ -35,15 +44,24 @@ CONDITIONS = {  # name -> size, background, predictor, share of the seeds
     "224x224": ((224, 224), 0.0, "consistent", 0.3),
     "64x64, background 0.3": ((64, 64), 0.3, "consistent", 0.3),
     "64x64, softmax": ((64, 64), 0.0, "softmax", 0.3),
+    "64x64, derived": ((64, 64), 0.0, "consistent", 0.3),
+    "32x32, derived": ((32, 32), 0.0, "consistent", 0.3),
 }
 
 Results = dict[str, dict[str, dict[str, float | int]]]
 
 
-def random_layers(name: str, predictor: str, count: int) -> Iterator[et.EquivariantTransformer]:
+def ranges(condition: str) -> dict[str, tuple[float, float]]:
+    """The groups that are measured under a condition, and how far they move the digits."""
+    return THETA | {name: theta for name, (_, theta) in OWN.items()} if "derived" in condition else THETA
+
+
+def random_layers(name: str, condition: str, count: int) -> Iterator[et.EquivariantTransformer]:
+    predictor = CONDITIONS[condition][2]
+    chart = et.derive(OWN[name][0] if name in OWN else name) if "derived" in condition else name
     for seed in range(count):
         torch.manual_seed(seed)
-        yield et.EquivariantTransformer(name, in_channels=1, predictor=predictor)
+        yield et.EquivariantTransformer(chart, in_channels=1, predictor=predictor)
 
 
 def trained_layers(path: Path) -> dict[str, et.EquivariantTransformer]:
@@ -59,11 +77,14 @@ def trained_layers(path: Path) -> dict[str, et.EquivariantTransformer]:
 
 
 def measure(
-    name: str, layers: Iterable[et.EquivariantTransformer], images: torch.Tensor, size: tuple[int, int]
+    theta: tuple[float, float],
+    layers: Iterable[et.EquivariantTransformer],
+    images: torch.Tensor,
+    size: tuple[int, int],
 ) -> dict[str, float | int]:
     figures = []
     for layer in layers:
-        result = et.self_consistency(layer, images, THETA[name], size=size)
+        result = et.self_consistency(layer, images, theta, size=size)
         figures.append([float(result.slope), float(result.rms), float(result.median)])
     slope, rms, median = np.mean(figures, 0)
     low, high = np.min(figures, 0)[0], np.max(figures, 0)[0]
@@ -86,7 +107,7 @@ def table(results: Results) -> str:
         "|---" * (1 + len(results)) + "|",
     ]
     measured = {group for rows in results.values() for group in rows}
-    for group in filter(measured.__contains__, THETA):
+    for group in filter(measured.__contains__, [*THETA, *OWN]):
         loose = group.endswith("perspective")
         cells = []
         for rows in results.values():
@@ -132,18 +153,20 @@ def main() -> None:
     for condition in [*CONDITIONS, *trained]:
         print(f"{condition:24s} {'slope':>7s} {'(min':>7s} {'max)':>7s} {'rms':>7s} {'median':>7s} {'seeds':>6s}")
         rows = results.setdefault(condition, {})
-        size, background, predictor, share = CONDITIONS.get(condition, ((64, 64), 0.0, "", 0.0))
+        size, background, _, share = CONDITIONS.get(condition, ((64, 64), 0.0, "", 0.0))
         pixels = 448 if max(size) > 128 else 256
         images = on_canvas(torch.from_numpy(digits)[:, None] / 255, pixels, background)
-        for name in THETA if condition in CONDITIONS else trained[condition][0]:
+        for name, theta in ranges(condition).items():
+            if condition in trained and name not in trained[condition][0]:
+                continue
             if name not in rows:
                 if condition in CONDITIONS:
                     count = max(1, round(share * arguments.seeds))
-                    rows[name] = measure(name, random_layers(name, predictor, count), images, size)
+                    rows[name] = measure(theta, random_layers(name, condition, count), images, size)
                 else:
                     (mean,), (std,) = projective_mnist.NORMALISATION
                     networks = (layers[name] for layers in trained[condition])
-                    rows[name] = measure(name, networks, (255 * images - mean) / std, size)
+                    rows[name] = measure(theta, networks, (255 * images - mean) / std, size)
                 if arguments.out:
                     arguments.out.parent.mkdir(parents=True, exist_ok=True)
                     arguments.out.write_text(json.dumps(results, indent=2) + "\n")
@@ -151,9 +174,10 @@ def main() -> None:
             shown = " ".join(f"{row[key]:7.3f}" for key in ("slope", "slope_min", "slope_max", "rms", "median"))
             print(f"  {name:22s} {shown} {row['seeds']:6d}", flush=True)
     if arguments.docs:
-        put(arguments.docs, "table", table({name: rows for name, rows in results.items() if "trained" not in name}))
-        trained_rows = {name: rows for name, rows in results.items() if "trained" in name}
-        put(arguments.docs, "trained", table(trained_rows))
+        for mark in ("trained", "derived"):
+            put(arguments.docs, mark, table({name: rows for name, rows in results.items() if mark in name}))
+            results = {name: rows for name, rows in results.items() if mark not in name}
+        put(arguments.docs, "table", table(results))
 
 
 if __name__ == "__main__":
