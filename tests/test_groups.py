@@ -92,6 +92,24 @@ def test_a_group_is_its_generator_however_it_is_made():
         assert made.period == turn.period
 
 
+@pytest.mark.parametrize("value", [0.0, 0.5])
+def test_three_equal_eigenvalues_are_one_however_a_generator_is_written(value):
+    """Rounding splits them by its cube root, so that they looked like three."""
+    block = value * np.eye(3) + np.diag([1.0, 1.0], 1)
+    for seed in range(30):
+        change = np.eye(3) + 0.3 * np.random.default_rng(seed).uniform(-1, 1, (3, 3))
+        generator = change @ block @ np.linalg.inv(change)
+        expected = torch.linalg.matrix_exp(torch.tensor(2 * generator))
+        theta = torch.tensor(2.0, dtype=torch.float64)
+        torch.testing.assert_close(Group.from_generator(generator).matrix(theta), expected)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e3, 1e6])
+def test_generators_may_be_in_any_unit(scale):
+    grow = Group.from_generator([[scale, 0, 0], [0, scale / 2, 0], [0, 0, 0]])
+    torch.testing.assert_close(grow.matrix(1 / scale), torch.diag(torch.tensor([math.e, math.sqrt(math.e), 1.0])))
+
+
 def test_eigenvalues_too_close_to_tell_apart_are_refused():
     with pytest.raises(ValueError, match="too close"):
         Group.from_generator([[1.0, 1e6, 0], [0, 1 + 1e-2, 0], [0, 0, 0]])

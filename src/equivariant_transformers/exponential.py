@@ -19,6 +19,7 @@ Matrix3 = tuple[tuple[float, float, float], tuple[float, float, float], tuple[fl
 Array = NDArray[np.complex128]
 
 _SAME_EIGENVALUE = 1e-5  # relative to the largest entry; LAPACK splits a defective pair by about 1e-8
+_NILPOTENT = 1e-14  # relative to the largest entry cubed
 _VERIFIED = 1e-9
 _STEADY = 1e-9  # growth relative to the frequency that is taken for a rounding error
 
@@ -60,6 +61,8 @@ def terms(generator: Matrix3) -> tuple[Term, ...]:
     result = tuple(found)
     for theta in (-1.0, -1.0 / scale, 1.0 / scale, 1.0):
         expected = torch.linalg.matrix_exp(torch.tensor(a.real) * theta)
+        if not expected.isfinite().all():
+            continue
         difference = evaluate(result, torch.tensor(theta, dtype=torch.float64)) - expected
         error = (difference.abs().max() / expected.abs().max()).item()
         if not error < _VERIFIED:
@@ -94,12 +97,20 @@ def period(terms: tuple[Term, ...]) -> float | None:
     return 2 * math.pi / frequency
 
 
+def eigenvalues(a: NDArray[np.float64] | Array) -> Array:
+    """Those of a 3x3 matrix, of which rounding splits three equal ones by its cube root: these come back as one."""
+    mean = np.trace(a) / 3
+    cube = np.linalg.matrix_power(a - mean * np.eye(3), 3)
+    if np.abs(cube).max() < _NILPOTENT * np.abs(a).max() ** 3:
+        return np.full(3, mean, dtype=np.complex128)
+    return np.linalg.eigvals(a).astype(np.complex128)
+
+
 def _spectrum(a: Array, scale: float) -> list[tuple[complex, list[Array]]]:
     """Each eigenvalue l with matrices C_0, C_1, ... such that exp(ta) sums t^p / p! e^(tl) C_p over both."""
     identity = np.eye(3, dtype=np.complex128)
-    eigenvalues = [complex(value) for value in np.linalg.eigvals(a)]
     clusters: list[list[complex]] = []
-    for value in eigenvalues:
+    for value in map(complex, eigenvalues(a)):
         home = next((c for c in clusters if any(abs(value - other) < _SAME_EIGENVALUE * scale for other in c)), None)
         if home is None:
             clusters.append([value])

@@ -27,7 +27,7 @@ import sympy as sp
 from numpy.typing import NDArray
 
 from equivariant_transformers.derivation.formulas import Expr, U, V, X, Y
-from equivariant_transformers.exponential import Matrix3
+from equivariant_transformers.exponential import Matrix3, eigenvalues
 
 Array = NDArray[np.float64]
 
@@ -98,10 +98,10 @@ def _motion(jordan: Any) -> Solution:
 def _forms(a: Array) -> tuple[Array, Array]:
     """Linear forms L (rows) and a real Jordan matrix J with L a = J L."""
     scale = float(np.abs(a).max())
-    values = np.linalg.eigvals(a)
-    if np.abs(values.imag).max() > _SAME * scale:
+    found = eigenvalues(a)
+    if np.abs(found.imag).max() > _SAME * scale:
         return _complex_forms(a)
-    values = np.sort(values.real)[::-1]
+    values = np.sort(found.real)[::-1]
     gaps = -np.diff(values) > _SAME * scale
     if gaps.all():
         high, middle, low = (_left_eigenvector(a, value) for value in values)

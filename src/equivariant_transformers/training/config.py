@@ -44,7 +44,7 @@ class Config:
     dropout: float = 0.3
     """The share of features that training leaves out."""
     jitter: float = 0.0
-    """Noise on the poses in training, as a share of the range of each chart; 0.015 helped in runs of 30 and 80 epochs without views."""
+    """Noise on the poses in training, as a share of the range of each chart; without views 0.015 helped."""
     views: tuple[str, ...] = ()
     """Groups that move the training images at random, and how far: rotation=3.14,dilation=0.2."""
 
