@@ -47,12 +47,13 @@ def test_the_chart_table_is_true():
         assert share == f"{100 * chart.coverage():.0f} %"
 
 
-@pytest.mark.parametrize("name", ["table", "trained"])
+@pytest.mark.parametrize("name", ["table", "trained", "derived"])
 def test_the_consistency_tables_are_what_was_measured(name):
     results = json.loads((ROOT / "results" / "consistency.json").read_text())
     part = CONSISTENCY.partition(f"<!-- {name} -->")[2].partition(f"<!-- end of {name} -->")[0]
     rows = {line.split("|")[1].strip(): line for line in part.splitlines() if line.startswith("| ")}
-    wanted = {condition: rows for condition, rows in results.items() if ("trained" in condition) == (name == "trained")}
+    special = {condition: next((m for m in ("trained", "derived") if m in condition), "table") for condition in results}
+    wanted = {condition: results[condition] for condition, mark in special.items() if mark == name}
     assert wanted
     for condition, figures in wanted.items():
         assert condition in rows["group"]

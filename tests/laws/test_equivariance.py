@@ -102,6 +102,12 @@ def test_derived_charts_of_other_groups_follow(name):
     et.assert_equivariant(layer, PICTURES, theta, size=(64, 64), slope=0.1, median=0.05, rms=0.08)
 
 
+@pytest.mark.parametrize("name", ["x_shear", "rotation", "dilation"])
+def test_charts_that_follow_the_orbits_numerically_follow(name):
+    layer = random_layer(et.derive(name, method="numeric"), 0)
+    et.assert_equivariant(layer, PICTURES, THETA[name], size=(64, 64), **bounds(name))
+
+
 def test_the_papers_predictor_does_not_keep_the_promise():
     """The reason for the consistent predictor: a softmax lets the empty background hold the pose back."""
     result = et.self_consistency(random_layer("x_shear", 0, predictor="softmax"), PICTURES, (-1.5, 1.5), size=(64, 64))

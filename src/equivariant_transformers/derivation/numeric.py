@@ -238,10 +238,9 @@ def _first_meeting(paths: Tensor, times: Tensor, curves: list[transversal.Curve]
     found = torch.zeros(len(paths), 4, dtype=torch.float64)
     soonest = torch.full((len(paths),), torch.inf, dtype=torch.float64)
     for sheet, curve in enumerate(curves):
-        hits, on_path, on_curve = transversal.crossing_parts(paths, curve.nodes)
-        time = times[:, :-1, None] + on_path * times.diff(dim=1)[:, :, None]
+        time, on_curve = transversal.meetings(paths, times, curve.nodes)
         arc = curve.start + curve.step * (torch.arange(len(curve.nodes) - 1) + on_curve)
-        delay, first = torch.where(hits, time.abs(), torch.inf).flatten(1).min(1)
+        delay, first = time.abs().flatten(1).min(1)
         time, arc = (value.flatten(1).gather(1, first[:, None])[:, 0] for value in (time, arc))
         entry = torch.stack([-time, arc, torch.full_like(arc, sheet), torch.ones_like(arc)], -1)
         found = torch.where((delay < soonest)[:, None], entry, found)

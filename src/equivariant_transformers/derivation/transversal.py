@@ -20,6 +20,7 @@ _STILL = 1e-3  # the field counts as zero below this share of its largest speed
 _CLOSED = 1e-3
 _WORTHWHILE = 0.02  # the share of the image that a further curve must add
 _MOST_CURVES = 8
+_AS_GOOD = 0.99  # as many orbits as the best curve meets: then it counts how soon they do
 
 
 @dataclass(frozen=True)
@@ -34,19 +35,25 @@ class Curve:
 
 
 def find_curves(group: Group) -> list[Curve]:
-    """Curves that the orbits through most of the image cross, each orbit only once, the most useful first."""
+    """Curves that the orbits through most of the image cross, each orbit only once, the most useful first.
+
+    Of several such curves the one is taken that the points of the image are nearest to in time: from far away orbits
+    come with delays that differ widely.
+    """
     field = Field(group)
     points = _grid(0.95, 12)
     speeds = field.speed(points)
     points = points[speeds > _STILL * field.fastest]
-    paths, _ = field.orbits(points)
+    paths, times = field.orbits(points)
     uncovered = torch.ones(len(points), dtype=torch.bool)
     curves: list[Curve] = []
     while len(curves) < _MOST_CURVES and uncovered.double().mean() > _WORTHWHILE:
         candidates = field.curves(_seeds(points[uncovered]))
-        gains = [int(_meets(paths, candidate.nodes)[uncovered].sum()) for candidate in candidates]
-        best = candidates[max(range(len(gains)), key=gains.__getitem__)]
-        best = field.without_repetition(best, curves)
+        delays = torch.stack([_delays(paths, times, candidate.nodes)[uncovered] for candidate in candidates])
+        gains = delays.isfinite().sum(1)
+        delay = torch.where(delays.isfinite(), delays, 0.0).sum(1) / gains
+        delay = torch.where(gains >= _AS_GOOD * gains.max(), delay, torch.inf)
+        best = field.without_repetition(candidates[int(delay.argmin())], curves)
         met = _meets(paths, best.nodes) if len(best.nodes) > 1 else torch.zeros_like(uncovered)
         if (met & uncovered).double().mean() < _WORTHWHILE:
             break
@@ -214,6 +221,18 @@ def crossing_parts(paths: Tensor, curve: Tensor) -> tuple[Tensor, Tensor, Tensor
     on_path, on_curve = _cross(gap, across) / safe, _cross(gap, along) / safe
     hits = (determinant != 0) & (on_path >= 0) & (on_path < 1) & (on_curve >= 0) & (on_curve < 1)
     return hits, on_path, on_curve
+
+
+def meetings(paths: Tensor, times: Tensor, curve: Tensor) -> tuple[Tensor, Tensor]:
+    """When segments cross, `(n, m - 1, k - 1)`, infinite where they do not, and how far along the curve's segment."""
+    hits, on_path, on_curve = crossing_parts(paths, curve)
+    time = times[:, :-1, None] + on_path * times.diff(dim=1)[:, :, None]
+    return torch.where(hits, time, torch.inf), on_curve
+
+
+def _delays(paths: Tensor, times: Tensor, curve: Tensor) -> Tensor:
+    """The time `(n,)` from the point of each path to `curve`, forwards or backwards; infinite if it does not cross."""
+    return meetings(paths, times, curve)[0].abs().flatten(1).min(1).values
 
 
 def _cross(a: Tensor, b: Tensor) -> Tensor:
