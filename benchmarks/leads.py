@@ -1,4 +1,4 @@
-"""Ideas for a lower error that are not in the library: the four-layer network with views, patched and trained.
+"""Ideas for a lower error, most of them not in the library: the four-layer network with views, patched and trained.
 
     python benchmarks/leads.py [--variant 'two passes'] [--variant 'three peers'] [--versions '8 versions'] [--fast]
 

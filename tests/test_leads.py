@@ -54,6 +54,18 @@ def test_background_padding_makes_the_background_the_zero_of_the_features(splits
     torch.testing.assert_close(predictor(x - 0.3).heatmaps[0], predictor(x + 0.7).heatmaps[0])
 
 
+@pytest.mark.parametrize("variant", ["taught by three", "taught by three through other views"])
+def test_a_student_is_shown_the_mean_of_its_teachers(splits, monkeypatch, variant):
+    monkeypatch.setattr(leads, "train", lambda _: None)
+    job = make_job(Config(layers=LAYERS, predictor="softmax", background="black"), splits)
+    leads.VARIANTS[variant](job, splits)
+    images = splits.train.normalise(splits.train.images[:4])
+    shown = job.module.train()(images)[:, 1].softmax(1)
+    answers = [(teacher(images) / leads.WARMTH).softmax(1) for teacher in job.module.teachers]
+    torch.testing.assert_close(shown, torch.stack(answers).mean(0))
+    assert {name.split(".")[0] for name in job.module.state_dict()} == {"network"}  # teachers are not kept
+
+
 def test_rows_are_run_once(splits, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ET_COMMIT", "0123456")
