@@ -1,8 +1,10 @@
 """Ideas for a lower error, most of them not in the library: the four-layer network with views, patched and trained.
 
     python benchmarks/leads.py [--variant 'two passes'] [--variant 'three peers'] [--versions '8 versions'] [--fast]
+    python benchmarks/leads.py --model projective-mnist-softmax [--model runs/NAME/model.safetensors]
 
-Each run is a row of results/screening/leads.json. Rows that are there are not run again.
+Each run is a row of results/screening/leads.json. Rows that are there are not run again. With --model nothing is
+trained: the error of a network on eight versions of each validation digit is printed.
 """
 
 import argparse
@@ -21,9 +23,10 @@ from equivariant_transformers.data.mnist import digits
 from equivariant_transformers.data.projective_mnist import COPIES, EXAMPLES, POSE_NAMES, SIZE, VALIDATION, _draw_poses
 from equivariant_transformers.data.synthesis import image_set
 from equivariant_transformers.experiments import EXPERIMENTS, results
-from equivariant_transformers.experiments.jobs import find_device, load_data, make_job
+from equivariant_transformers.experiments.jobs import find_device, load_data, make_job, place
 from equivariant_transformers.groups import lookup
 from equivariant_transformers.layers import _canonicalize
+from equivariant_transformers.pretrained import find
 from equivariant_transformers.training import train
 from equivariant_transformers.training.run import Evaluation
 
@@ -136,21 +139,19 @@ class Taught(nn.Module):
     def forward(self, images):
         if not self.training:
             return self.network(images)
-        views = self.network.canonicalizer.views
-        start = views.draw(images)
+        stack = self.network.canonicalizer
+        out = stack(images)
         with torch.no_grad():
-            starts = [start if self.same_views else views.draw(images) for _ in self.teachers]
-            taught = [see(t, images, begun) for t, begun in zip(self.teachers, starts, strict=True)]
-        return torch.stack([see(self.network, images, start), torch.stack(taught).logsumexp(0)], 1)
+            starts = [out.start if self.same_views else stack.views.draw(images) for _ in self.teachers]
+            taught = [teach(t, images, start) for t, start in zip(self.teachers, starts, strict=True)]
+        return torch.stack([self.network.read(out), torch.stack(taught).logsumexp(0)], 1)
 
 
-def see(network, images, start):
-    """Logits of `network` for images that were moved by `start`; a teacher's are log-probabilities."""
-    stack = network.canonicalizer
-    jitter = stack.jitter if network.training else 0.0
-    out = _canonicalize(list(stack.layers), images, start, stack.background, stack.passes, stack.gate, jitter)
-    logits = network.read(out)
-    return logits if network.training else (logits.float() / WARMTH).log_softmax(1)
+def teach(teacher, images, start):
+    """What a trained network says of images that were moved by `start`: logarithms of probabilities."""
+    stack = teacher.canonicalizer
+    out = _canonicalize(list(stack.layers), images, start, stack.background, stack.passes, stack.gate, jitter=0.0)
+    return (teacher.read(out).float() / WARMTH).log_softmax(1)
 
 
 WARMTH = 2.0
@@ -227,6 +228,7 @@ def error(module, loader, config):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--variant", action="append", help="one of them; may be repeated")
+    parser.add_argument("--model", action="append", help="a trained network, by name or file; may be repeated")
     parser.add_argument("--versions", default="1 version", help="the column of the row, as in '8 versions'")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--epochs", type=int, help="instead of those of the row")
@@ -238,15 +240,22 @@ def main():
     configs = [config.replace(examples=arguments.examples) for config in chosen]
     if epochs := arguments.epochs:
         configs = [c.replace(epochs=epochs, decay=c.decay ** (c.epochs / epochs)) for c in configs]
-    splits = load_data(configs[0], find_device(configs[0].device))
     known = json.loads(OUT.read_text()) if OUT.exists() else {"about": ABOUT, "rows": []}
     done = {(row["variant"], row["key"]) for row in known["rows"]}
     runs = [(name, c) for c in configs for name in patches if (name, results.key(c)) not in done]
+    if not (runs or arguments.model):
+        return
+    device = find_device(configs[0].device)
+    splits = load_data(configs[0], device)
+    wide = more_versions(splits, configs[0])
+    if arguments.model:
+        for name in arguments.model:
+            print(name, error(place(find(name).module, device), wide, configs[0]), flush=True)
+        return
     jobs = [make_job(config, splits, name=f"{name}, seed {config.seed}") for name, config in runs]
     for (name, _), job in zip(runs, jobs, strict=True):
         patches[name](job, splits)
-    wide = more_versions(splits, configs[0])
-    for (name, config), job, outcome in zip(runs, jobs, train(jobs) if jobs else [], strict=True):
+    for (name, config), job, outcome in zip(runs, jobs, train(jobs), strict=True):
         row = {
             "variant": name,
             "key": results.key(config),

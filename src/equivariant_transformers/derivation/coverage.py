@@ -83,8 +83,13 @@ def _with_steepness(coordinates: Callable[[Tensor], Tensor], points: Tensor) -> 
     """Both coordinates and the norms of their gradients, `(n, 2)` each."""
     points = points.detach().requires_grad_()
     values = coordinates(points)
-    gradients = [torch.autograd.grad(column.sum(), points, retain_graph=True)[0] for column in values.unbind(-1)]
-    return values.detach(), torch.stack(gradients, -1).norm(dim=-2)
+    return values.detach(), torch.stack([_steepness(column, points) for column in values.unbind(-1)], -1)
+
+
+def _steepness(values: Tensor, points: Tensor) -> Tensor:
+    """The norm of the gradient `(n,)` at each of `points` of what was computed there."""
+    steepness: Tensor = torch.autograd.grad(values.sum(), points, retain_graph=True)[0].norm(dim=-1)
+    return steepness
 
 
 def _without_thin_ends(chart: Chart, values: Tensor) -> Range:
@@ -128,6 +133,5 @@ def distortion(coordinate: Callable[[Tensor], Tensor], points: Tensor) -> float:
     True
     """
     points = points.detach().requires_grad_()
-    (gradient,) = torch.autograd.grad(coordinate(points).sum(), points)
-    spacing = torch.log(gradient.norm(dim=-1))
+    spacing = torch.log(_steepness(coordinate(points), points))
     return spacing.std().item() if bool(spacing.isfinite().all()) else math.inf

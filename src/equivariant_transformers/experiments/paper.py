@@ -131,6 +131,10 @@ def beat() -> Iterator[Cell]:
     ours: dict[str, object] = {"predictor": "consistent", "jitter": 0.015}
     shipped = {**ours, **averaged, "dropout": 0.25}  # the pretrained networks
     both, one, eight = ("1 version", "8 versions"), ("1 version",), ("8 versions",)
+    fewer_layers = {
+        "averaging, views": (viewed, both),
+        "200 epochs, longer averaging, views, weight decay": (long, eight),
+    }
     changes: dict[str, dict[str, tuple[dict[str, object], tuple[str, ...]]]] = {
         "ET-LP sh-hr-px-py": {
             "fewer epochs": ({}, one),
@@ -157,14 +161,8 @@ def beat() -> Iterator[Cell]:
             "consistent, jitter, averaging, views": ({**ours, **viewed}, one),
             "consistent, jitter, longer averaging, views": ({**ours, **longer}, eight),
         },
-        "ET-LP sh-hr": {
-            "averaging, views": (viewed, both),
-            "200 epochs, longer averaging, views, weight decay": (long, eight),
-        },
-        "ET-LP sh": {
-            "averaging, views": (viewed, both),
-            "200 epochs, longer averaging, views, weight decay": (long, eight),
-        },
+        "ET-LP sh-hr": fewer_layers,
+        "ET-LP sh": fewer_layers,
         "Log-polar": {"averaging, views": (viewed, both)},
         "Cartesian": {"averaging, views": (viewed, both), "averaging, dropout 0.25": (shipped, both)},
     }
