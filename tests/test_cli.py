@@ -130,6 +130,19 @@ def test_the_same_command_goes_on_and_fresh_begins_anew(et, bars, tmp_path):
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["epochs"] == 1
 
 
+def test_a_finished_run_is_tested_again_with_its_last_epoch(et, trained, tmp_path):
+    directory = tmp_path / "run"
+    shutil.copytree(trained, directory)
+    losses = json.loads((directory / "result.json").read_text())["losses"]
+    out, err = et("train", "--config", directory / "config.yaml", "--out", directory, "--keep", "last")
+    assert re.match(rf"test error [\d.]+ % with the last of {len(losses)} epochs, on validation data", out)
+    assert "epoch" not in err
+    again = json.loads((directory / "result.json").read_text())
+    assert (again["best_epoch"], again["losses"]) == (len(losses), losses)
+    assert yaml.safe_load((directory / "config.yaml").read_text())["keep"] == "last"
+    assert Classifier.load(directory / "model.safetensors").card.config.keep == "last"
+
+
 def test_a_run_stopped_by_sigterm_says_how_to_go_on_and_loses_nothing(et, bars, trained, tmp_path):
     directory = tmp_path / "a run"
     arguments = ["train", bars, *SMALL, "--epochs", "500", "--out", str(directory)]
@@ -249,6 +262,7 @@ configs = st.builds(
     views=st.lists(st.sampled_from(["rotation=3.14", "dilation=0.2"]), unique=True).map(tuple),
     chart=st.none() | st.just("log_polar"),
     background=st.sampled_from(["border", "black"]),
+    keep=st.sampled_from(["best", "last"]),
     learning_rate=numbers,
     decay=numbers,
     seed=st.integers(0, 2**40),

@@ -70,6 +70,33 @@ def test_the_best_epoch_is_tested():
     assert result.test_error == pytest.approx(100 * (logits.argmax(1) != test.labels).double().mean().item())
 
 
+def test_the_last_epoch_is_tested_if_so_wished():
+    settled = CONFIG.replace(epochs=6, averaging=0.9, keep="last")
+    run = job(settled)
+    (result,) = train([run])
+    errors = [entry["validation_error"] for entry in result.history]
+    assert (result.best_epoch, result.validation_error) == (6, errors[-1])
+    best = job(settled.replace(keep="best"))
+    train([best])
+    assert errors.index(min(errors)) < 5  # or this test shows nothing
+    assert not torch.equal(weights(run), weights(best))
+
+
+def test_a_finished_run_is_tested_again_with_its_last_epoch(tmp_path):
+    config = CONFIG.replace(epochs=6, averaging=0.9)
+    train([job(config, directory=tmp_path)])
+    before = (tmp_path / CHECKPOINT).read_bytes()
+    again, whole = job(config.replace(keep="last"), directory=tmp_path), job(config.replace(keep="last"))
+    assert_same(train([again])[0], train([whole])[0], again, whole)
+    assert (tmp_path / CHECKPOINT).read_bytes() == before
+
+
+def test_which_epoch_was_best_cannot_be_told_afterwards(tmp_path):
+    train([job(CONFIG.replace(keep="last"), directory=tmp_path)])
+    with pytest.raises(checkpoint.CheckpointError, match="keep 'last' there and 'best' here"):
+        train([job(directory=tmp_path)])
+
+
 def test_the_same_seed_gives_the_same_numbers():
     first, second, other = job(), job(), job(CONFIG.replace(seed=1))
     results = [train([run])[0] for run in (first, second, other)]

@@ -41,7 +41,7 @@ def train(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     **flags: Any,
 ) -> None:
-    """Train a network, test its best epoch, and write the model.
+    """Train a network, test its best epoch (or its last), and write the model.
 
     The config is that of PRESET, changed by the fields in FILE, changed by the flags. DIR gets config.yaml,
     checkpoint.safetensors, result.json and model.safetensors. An interrupted run goes on when it is started again.
@@ -49,7 +49,8 @@ def train(
     settings = make_config(preset, config, flags)
     directory = out or Path("runs") / results.key(settings)
     with distributed.processes(find_device(settings.device)) as device:
-        reports: list[Report] = [_Begin(directory, settings)]
+        begin = _Begin(directory, settings)
+        reports: list[Report] = [begin]
         if tensorboard and console.speaks():
             reports.append(TensorBoard(directory / "tensorboard", settings))
         with console.loading() as loading:
@@ -72,6 +73,7 @@ def train(
         parameters = sum(parameter.numel() for parameter in job.module.parameters())
         record = results.record(result, parameters=parameters, origin=splits.train.origin, together=1)
         if console.speaks():
+            begin.write()  # a finished run that is tested again took no step
             results.write(record, directory / RESULT)
             if result.failure is None:
                 card = dataclasses.replace(
@@ -100,9 +102,12 @@ class _Begin:
 
     def __call__(self, _: Progress) -> None:
         if not self.done:
-            with atomic_write(self.directory / "config.yaml") as file:
-                file.write(to_yaml(self.config).encode())
-            self.done = True
+            self.write()
+
+    def write(self) -> None:
+        with atomic_write(self.directory / "config.yaml") as file:
+            file.write(to_yaml(self.config).encode())
+        self.done = True
 
 
 def _forget(directory: Path) -> None:
@@ -121,7 +126,7 @@ def _interrupted(stopped: Stopped, directory: Path) -> console.Failure:
 
 
 def _summary(result: Result) -> str:
-    return (
-        f"test error {result.test_error:.2f} % with epoch {result.best_epoch} of {len(result.history)}, "
-        f"the best on validation data ({result.validation_error:.2f} %)"
-    )
+    epochs, validation = len(result.history), f"on validation data ({result.validation_error:.2f} %)"
+    best = f"epoch {result.best_epoch} of {epochs}, the best {validation}"
+    which = best if result.config.keep == "best" else f"the last of {epochs} epochs, {validation}"
+    return f"test error {result.test_error:.2f} % with {which}"

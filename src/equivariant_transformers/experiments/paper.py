@@ -128,12 +128,14 @@ def beat() -> Iterator[Cell]:
     decayed = {**longer, "weight_decay": 1e-4}
     long = {**decayed, "epochs": 200, "decay": 0.985}
     twice = {"passes": 2, "weight_decay": 5e-4}
+    last = {"keep": "last"}
     ours: dict[str, object] = {"predictor": "consistent", "jitter": 0.015}
     shipped = {**ours, **averaged, "dropout": 0.25}  # the pretrained networks
     both, one, eight = ("1 version", "8 versions"), ("1 version",), ("8 versions",)
     fewer_layers = {
         "averaging, views": (viewed, both),
         "200 epochs, longer averaging, views, weight decay": (long, eight),
+        "200 epochs, longer averaging, views, weight decay, last epoch": ({**long, **last}, eight),
     }
     changes: dict[str, dict[str, tuple[dict[str, object], tuple[str, ...]]]] = {
         "ET-LP sh-hr-px-py": {
@@ -154,8 +156,13 @@ def beat() -> Iterator[Cell]:
             "longer averaging, views": (longer, eight),
             "longer averaging, views, weight decay": (decayed, eight),
             "200 epochs, longer averaging, views, weight decay": (long, eight),
+            "200 epochs, longer averaging, views, weight decay, last epoch": ({**long, **last}, eight),
             "200 epochs, longer averaging, views, weight decay, jitter": ({**long, "jitter": 0.015}, eight),
             "200 epochs, longer averaging, views, weight decay 0.0005, two passes": ({**long, **twice}, eight),
+            "200 epochs, longer averaging, views, weight decay 0.0005, two passes, last epoch": (
+                {**long, **twice, **last},
+                eight,
+            ),
             "consistent": ({"predictor": "consistent"}, one),
             "consistent, jitter, averaging, dropout 0.25": (shipped, both),
             "consistent, jitter, averaging, views": ({**ours, **viewed}, one),

@@ -32,6 +32,7 @@ _UNRELATED_TO_COST = (
     "views",
     "weight_decay",
     "averaging",
+    "keep",
     "device",
 )
 

@@ -10,6 +10,7 @@ from typing_extensions import Self
 
 Precision = Literal["float32", "bfloat16"]
 Background = Literal["border", "black"]
+Keep = Literal["best", "last"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,8 @@ class Config:
     """How strongly weights are drawn to zero, as an L2 penalty."""
     averaging: float = 0.0
     """Evaluate a running average of the weights that keeps this share of itself at each step; 0 for the weights."""
+    keep: Keep = "best"
+    """Which epoch's weights are kept and tested: the best on validation data, or the last."""
     seed: int = 0
     """Of the weights, the order of the images, dropout, views and jitter."""
 
@@ -83,6 +86,7 @@ class Config:
         self._check("averaging", 0 <= self.averaging < 1, "in [0, 1)")
         self._check("weight_decay", self.weight_decay >= 0, "at least 0")
         self._check("background", self.background in get_args(Background), " or ".join(get_args(Background)))
+        self._check("keep", self.keep in get_args(Keep), " or ".join(get_args(Keep)))
         self._check("precision", self.precision in get_args(Precision), " or ".join(get_args(Precision)))
 
     def _check(self, name: str, holds: bool, allowed: str) -> None:

@@ -66,12 +66,13 @@ class Progress:
 
 @dataclass(kw_only=True)
 class Result:
-    """What came of a run. Errors are in per cent; the test set was seen once, by the best epoch on validation data."""
+    """What came of a run. Errors are in per cent; the test set was seen once, by the weights that were kept."""
 
     config: Config
     history: list[dict[str, float]] = field(default_factory=list)
     """For each epoch: `loss`, `validation_error`, `seconds`."""
     best_epoch: int | None = None
+    """The epoch whose weights were kept: the best on validation data or, if the config says so, the last."""
     validation_error: float = math.nan
     test_error: float = math.nan
     failure: str | None = None
@@ -85,12 +86,12 @@ def train(
     save_every: float = 10.0,
     deadline: float = math.inf,
 ) -> list[Result]:
-    """Train the `jobs`, side by side if they are on a GPU, and test each with its best validation epoch.
+    """Train the `jobs`, side by side if they are on a GPU, and test each with its best epoch or its last.
 
     A job whose directory holds a checkpoint of the same config goes on from there, to the same result as if it had
     never stopped. State is saved at the end of an epoch when `save_every` seconds have passed since the last time, and
     on SIGTERM or SIGINT after the step under way; then, and after `deadline` (as `time.monotonic` counts), `Stopped`
-    is raised. Afterwards each module holds the weights of its best epoch.
+    is raised. Afterwards each module holds the weights that were tested.
     """
     on_cpu = jobs[0].train.epoch(0).device.type == "cpu"
     if on_cpu:
@@ -147,7 +148,7 @@ class _Running:
         self.result = Result(config=job.config)
         self.run = Run(job.module, job.train, job.config, job.loss)
         self.evaluation = Evaluation(self.run.averaged, job.validation, job.config, capture=True)
-        self.best = _copy(job.module.state_dict())
+        self.kept = _copy(job.module.state_dict())
         self.started = time.monotonic()
         if job.directory is not None and (job.directory / CHECKPOINT).exists():
             self._resume(job.directory / CHECKPOINT)
@@ -174,15 +175,24 @@ class _Running:
         self.epoch, self.step = self.epoch + 1, 0
         if not entry["loss"] < _DIVERGED:
             result.failure = diagnose(self.job.module, self.job.train, self.epoch, entry["loss"], self.job.config)
-        elif result.best_epoch is None or entry["validation_error"] < result.validation_error:
-            result.best_epoch, result.validation_error = self.epoch, entry["validation_error"]
-            for name, tensor in self.run.averaged.state_dict().items():
-                self.best[name].copy_(tensor)
+        elif (
+            self.job.config.keep == "last"
+            or result.best_epoch is None
+            or entry["validation_error"] < result.validation_error
+        ):
+            self._keep()
+
+    def _keep(self) -> None:
+        """Keep the weights of the epoch that has just ended."""
+        self.result.best_epoch = self.epoch
+        self.result.validation_error = self.result.history[-1]["validation_error"]
+        for name, tensor in self.run.averaged.state_dict().items():
+            self.kept[name].copy_(tensor)
 
     def conclude(self) -> Result:
-        """Load the best epoch's weights and test them."""
+        """Load the weights that were kept and test them."""
         if self.result.best_epoch is not None:
-            self.job.module.load_state_dict(self.best)
+            self.job.module.load_state_dict(self.kept)
             evaluation = Evaluation(self.job.module, self.job.test, self.job.config, capture=False)
             evaluation.start()
             mistakes, images = distributed.total(evaluation.result())
@@ -202,7 +212,7 @@ class _Running:
     def save(self) -> None:
         if self.job.directory is None or distributed.rank() > 0:
             return
-        tensors = self.run.state() | {f"best/{name}": tensor for name, tensor in self.best.items()}
+        tensors = self.run.state() | {f"best/{name}": tensor for name, tensor in self.kept.items()}
         result = self.result
         description = {
             "config": self.job.config.to_dict(),
@@ -227,7 +237,7 @@ class _Running:
                 f"{path} belongs to a run on other images than there are now. Choose another directory, or begin anew"
             )
         self.run.load_state(tensors)
-        for name, tensor in self.best.items():
+        for name, tensor in self.kept.items():
             tensor.copy_(tensors[f"best/{name}"])
         self.epoch, self.step = description["epoch"], description["step"]
         self.result.history = description["history"]
@@ -235,6 +245,8 @@ class _Running:
         if self.result.best_epoch is not None:
             self.result.validation_error = description["validation_error"]
         self.result.failure = description["failure"]
+        if self.job.config.keep == "last" and self.epoch and not (self.step or self.result.failure):
+            self._keep()  # which it did, unless it kept the best before
 
 
 def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -242,7 +254,9 @@ def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _check_same(path: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
-    free = {"epochs", "device"}  # a run may go on for longer, or elsewhere
+    free = {"epochs", "device"}  # a run may go on for longer, or elsewhere,
+    if here["keep"] == "last":  # and forget which epoch was the best
+        free.add("keep")
     there = Config().to_dict() | there  # where a field is newer than the checkpoint, the run had its default
     different = [name for name in there if name not in free and there[name] != here.get(name)]
     if different:
