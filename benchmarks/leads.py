@@ -1,7 +1,7 @@
 """Ideas for a lower error, most of them not in the library: the four-layer network with views, patched and trained.
 
     python benchmarks/leads.py [--variant 'two passes'] [--variant 'three peers'] [--versions '8 versions'] [--fast]
-    python benchmarks/leads.py --model projective-mnist-softmax [--model runs/NAME/model.safetensors]
+    python benchmarks/leads.py --model projective-mnist-softmax [--model runs/NAME/model.safetensors] [--looks 8]
 
 Each run is a row of results/screening/leads.json. Rows that are there are not run again. With --model nothing is
 trained: the error of a network on eight versions of each validation digit is printed.
@@ -25,7 +25,6 @@ from equivariant_transformers.data.synthesis import image_set
 from equivariant_transformers.experiments import EXPERIMENTS, results
 from equivariant_transformers.experiments.jobs import find_device, load_data, make_job, place
 from equivariant_transformers.groups import lookup
-from equivariant_transformers.layers import _canonicalize
 from equivariant_transformers.pretrained import find
 from equivariant_transformers.training import train
 from equivariant_transformers.training.run import Evaluation
@@ -149,9 +148,7 @@ class Taught(nn.Module):
 
 def teach(teacher, images, start):
     """What a trained network says of images that were moved by `start`: logarithms of probabilities."""
-    stack = teacher.canonicalizer
-    out = _canonicalize(list(stack.layers), images, start, stack.background, stack.passes, stack.gate, jitter=0.0)
-    return (teacher.read(out).float() / WARMTH).log_softmax(1)
+    return (teacher.read(teacher.canonicalizer(images, start)).float() / WARMTH).log_softmax(1)
 
 
 WARMTH = 2.0
@@ -229,6 +226,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--variant", action="append", help="one of them; may be repeated")
     parser.add_argument("--model", action="append", help="a trained network, by name or file; may be repeated")
+    parser.add_argument("--looks", type=int, default=1, help="over how many views the answers of --model are averaged")
     parser.add_argument("--versions", default="1 version", help="the column of the row, as in '8 versions'")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--epochs", type=int, help="instead of those of the row")
@@ -250,7 +248,9 @@ def main():
     wide = more_versions(splits, configs[0])
     if arguments.model:
         for name in arguments.model:
-            print(name, error(place(find(name).module, device), wide, configs[0]), flush=True)
+            module = place(find(name).module, device)
+            module.looks = arguments.looks
+            print(name, error(module, wide, configs[0]), flush=True)
         return
     jobs = [make_job(config, splits, name=f"{name}, seed {config.seed}") for name, config in runs]
     for (name, _), job in zip(runs, jobs, strict=True):

@@ -14,7 +14,7 @@ import torch
 from small import CONFIG, bars, job, network
 from torch import nn
 
-from equivariant_transformers import checkpoint
+from equivariant_transformers import Canonicalized, Canonicalizer, checkpoint
 from equivariant_transformers.training import CHECKPOINT, Config, Stopped, train
 from equivariant_transformers.training.loop import _Running
 
@@ -89,6 +89,28 @@ def test_a_finished_run_is_tested_again_with_its_last_epoch(tmp_path):
     again, whole = job(config.replace(keep="last"), directory=tmp_path), job(config.replace(keep="last"))
     assert_same(train([again])[0], train([whole])[0], again, whole)
     assert (tmp_path / CHECKPOINT).read_bytes() == before
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_a_finished_run_is_tested_again_with_more_looks(tmp_path, device):
+    config = CONFIG.replace(layers=("x_shear",), views=("x_shear=1",), epochs=1, keep="last")
+    train([job(config, tmp_path, looking(config), device)])
+    closer = config.replace(looks=4)
+    again = job(closer, tmp_path, looking(closer), device)
+    (result,) = train([again])
+    for data, error in ((bars(33, 1), result.validation_error), (bars(40, 2), result.test_error)):
+        data = data.to(device)
+        with torch.no_grad():
+            wrong = again.module(data.normalise(data.images)).argmax(1) != data.labels
+        assert error == pytest.approx(100 * wrong.double().mean().item())
+    with pytest.raises(checkpoint.CheckpointError, match="looks 1 there and 4 here"):
+        train([job(closer.replace(keep="best"), tmp_path, looking(closer), device)])
+
+
+def looking(config):
+    torch.manual_seed(config.seed)
+    layers = Canonicalizer(["x_shear"], channels=4, views={"x_shear": 1.0})
+    return Canonicalized(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), layers, looks=config.looks)
 
 
 def test_which_epoch_was_best_cannot_be_told_afterwards(tmp_path):

@@ -7,6 +7,7 @@ from glyphs import glyphs
 import equivariant_transformers as et
 from equivariant_transformers import models
 from equivariant_transformers.views import RandomViews, motion, parse_reach
+from equivariant_transformers.warp import Warp
 
 LENS = et.RADIAL_LENS
 
@@ -85,3 +86,55 @@ def test_every_network_can_be_shown_views(options):
 def test_mistakes_are_named(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+def stack(**options):
+    torch.manual_seed(0)
+    return models.build(
+        "z2cnn", layers=["x_shear"], chart="log_polar", views={"rotation": 3.0, "x_shear": 0.4}, **options
+    ).eval()
+
+
+@pytest.mark.parametrize("group", ["x_shear", LENS], ids=["matrix", "flow"])
+def test_spread_views_begin_with_none_and_go_half_as_far(group):
+    views = RandomViews({group: 0.4, "rotation": 2.0})
+    points = torch.tensor([[0.3, -0.2]])
+    still, *moved = views.spread(torch.zeros(1, 1, 8, 8), 16).points(points.expand(16, 1, 2))
+    torch.testing.assert_close(still, points)
+    assert len({tuple(place[0].tolist()) for place in moved}) == 15
+    shears = RandomViews({"x_shear": 0.4}).spread(torch.zeros(3, 1, 8, 8), 1000).matrix[:, 0, 1].reshape(1000, 3)
+    assert (shears == shears[:, :1]).all()  # the same for all images
+    thetas = shears[:, 0].sort().values
+    torch.testing.assert_close(thetas, torch.linspace(-0.2, 0.2, 1000), atol=0.002, rtol=0)  # evenly
+
+
+@pytest.mark.parametrize("looks", [2, 5])
+def test_several_looks_are_the_mean_of_the_answers_to_each(looks):
+    model = stack(looks=looks)
+    images = glyphs(64)
+    views = model.canonicalizer.views.spread(images[:1], looks).matrix
+    answers = [model.read(model.canonicalizer(images, Warp.projective(view))).softmax(1) for view in views]
+    torch.testing.assert_close(model(images).exp(), torch.stack(answers).mean(0))
+    torch.testing.assert_close(model(images[:1]), model(images)[:1])
+    alone = stack()
+    alone.load_state_dict(model.state_dict())
+    torch.testing.assert_close(answers[0], alone(images).softmax(1))
+
+
+def test_training_looks_once():
+    model, images = stack(looks=3).train(), glyphs(64)
+    seen = []
+    model.canonicalizer.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
+    model(images)
+    assert seen == [len(images)]
+
+
+def test_looks_need_views():
+    with pytest.raises(ValueError, match="must have views"):
+        models.build("z2cnn", layers=["x_shear"], looks=2)
+    with pytest.raises(ValueError, match="must have views"):
+        et.Canonicalized(torch.nn.Identity(), et.EquivariantTransformer("x_shear"), looks=2)
+    with pytest.raises(ValueError, match="with layers"):
+        models.build("z2cnn", views={"rotation": 3.0}, looks=2)
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        models.build("z2cnn", layers=["x_shear"], looks=0)

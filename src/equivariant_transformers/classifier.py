@@ -77,6 +77,7 @@ class Card:
             background=self.background,
             jitter=config.jitter,
             views=parse_reach(config.views),
+            looks=config.looks,
         )
 
     def to_dict(self) -> dict[str, Any]:

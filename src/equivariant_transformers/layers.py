@@ -276,10 +276,13 @@ class Canonicalizer(nn.Module):
         self.jitter = jitter
         self.views = RandomViews(views or {})
 
-    def forward(self, images: Tensor) -> Canonicalization:
-        """`(B, C, H, W)` to the canonical images and everything about them."""
+    def forward(self, images: Tensor, start: Warp | None = None) -> Canonicalization:
+        """`(B, C, H, W)` to the canonical images and everything about them.
+
+        The layers see the images through `start`: a random view in training and nothing otherwise, if it is None.
+        """
         jitter = self.jitter if self.training else 0.0
-        start = self.views.draw(images)
+        start = self.views.draw(images) if start is None else start
         return _canonicalize(list(self.layers), images, start, self.background, self.passes, self.gate, jitter)  # type: ignore[arg-type]
 
 
@@ -290,6 +293,8 @@ class Canonicalized(nn.Module):
         backbone: takes images `(B, C, h, w)`.
         canonicalizer: a `Canonicalizer` or one layer.
         chart: coordinates in which the backbone sees the canonical image, the image's own by default.
+        looks: in evaluation, over how many views of an image the probabilities of a classifier are averaged. They go
+            half as far as the canonicalizer's random `views`, and are always the same; the first is the image as it is.
 
     >>> backbone = nn.Sequential(nn.Conv2d(1, 10, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten())
     >>> model = Canonicalized(backbone, Canonicalizer(["x_shear"], in_channels=1), chart="log_polar")
@@ -298,16 +303,31 @@ class Canonicalized(nn.Module):
     """
 
     def __init__(
-        self, backbone: nn.Module, canonicalizer: Canonicalizer | Layer, chart: str | Chart | None = None
+        self,
+        backbone: nn.Module,
+        canonicalizer: Canonicalizer | Layer,
+        chart: str | Chart | None = None,
+        *,
+        looks: int = 1,
     ) -> None:
         super().__init__()
+        if looks < 1:
+            raise ValueError(f"looks must be at least 1, got {looks}")
+        if looks > 1 and not (isinstance(canonicalizer, Canonicalizer) and canonicalizer.views.reach):
+            raise ValueError("looks go half as far as random views do: the canonicalizer must have views")
         self.backbone = backbone
         self.canonicalizer = canonicalizer
         self.view = None if chart is None else _OnChart(find_chart(chart))
+        self.looks = looks
 
     def forward(self, images: Tensor) -> Tensor:
-        """The backbone's output for the canonical images."""
-        return self.read(self.canonicalizer(images))
+        """The backbone's output for the canonical images; of several looks, the logarithms of mean probabilities."""
+        if self.training or self.looks == 1:
+            return self.read(self.canonicalizer(images))
+        assert isinstance(self.canonicalizer, Canonicalizer)
+        views = self.canonicalizer.views.spread(images, self.looks)
+        answers = self.read(self.canonicalizer(images.repeat(self.looks, 1, 1, 1), views)).log_softmax(1)
+        return answers.reshape(self.looks, *images.shape[:1], *answers.shape[1:]).logsumexp(0) - math.log(self.looks)
 
     def read(self, out: Canonicalization) -> Tensor:
         """The backbone's output for what the canonicalizer made of some images."""

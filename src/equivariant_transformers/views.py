@@ -56,10 +56,32 @@ class RandomViews(nn.Module):
                 warp = warp.compose(motion(group, theta))
         return warp
 
+    def spread(self, images: Tensor, count: int) -> Warp:
+        """`count` warps for `images` `(B, ...)`, as one for `count * B` images: the first B get none, the next B one.
+
+        They go half as far as random ones, and lie as far apart as they can.
+        """
+        warp = Warp.identity()
+        for (group, far), places in zip(self.reach.items(), _spread(len(self.reach), count), strict=True):
+            theta = torch.cat([torch.full(images.shape[:1], far * place, device=images.device) for place in places])
+            warp = warp.compose(motion(group, theta))
+        return warp
+
 
 def motion(group: Group, theta: Tensor) -> Warp:
     """The warp of the group's transformations by theta `(B,)`."""
     return Warp.flow(group.transform, theta) if group.generator is None else Warp((group.matrix(theta),))
+
+
+def _spread(dimensions: int, count: int) -> list[list[float]]:
+    """For each of the dimensions `count` places in [-1/2, 1/2), of points that fill the cube evenly, from its middle.
+
+    Each step adds, modulo 1, the powers of 1/x for the x with x ** (dimensions + 1) = x + 1.
+    """
+    x = 2.0
+    for _ in range(60):
+        x = (1 + x) ** (1 / (dimensions + 1))
+    return [[(0.5 + k * x**-axis) % 1 - 0.5 for k in range(count)] for axis in range(1, dimensions + 1)]
 
 
 def parse_reach(items: tuple[str, ...]) -> dict[str, float]:

@@ -129,6 +129,7 @@ def beat() -> Iterator[Cell]:
     long = {**decayed, "epochs": 200, "decay": 0.985}
     twice = {"passes": 2, "weight_decay": 5e-4}
     last = {"keep": "last"}
+    looking = {**last, "looks": 8}
     ours: dict[str, object] = {"predictor": "consistent", "jitter": 0.015}
     shipped = {**ours, **averaged, "dropout": 0.25}  # the pretrained networks
     both, one, eight = ("1 version", "8 versions"), ("1 version",), ("8 versions",)
@@ -136,6 +137,7 @@ def beat() -> Iterator[Cell]:
         "averaging, views": (viewed, both),
         "200 epochs, longer averaging, views, weight decay": (long, eight),
         "200 epochs, longer averaging, views, weight decay, last epoch": ({**long, **last}, eight),
+        "200 epochs, longer averaging, views, weight decay, last epoch, 8 looks": ({**long, **looking}, eight),
     }
     changes: dict[str, dict[str, tuple[dict[str, object], tuple[str, ...]]]] = {
         "ET-LP sh-hr-px-py": {
@@ -149,6 +151,8 @@ def beat() -> Iterator[Cell]:
             "averaging, views, weight decay": ({**viewed, "weight_decay": 1e-4}, one),
             "averaging, views, px-py-sh-hr": ({**viewed, "layers": (*FOUR[2:], *FOUR[:2])}, one),
             "averaging, views, jitter": ({**viewed, "jitter": 0.015}, one),
+            "averaging, views, last epoch": ({**viewed, **last}, one),
+            "averaging, views, last epoch, 8 looks": ({**viewed, **looking}, one),
             "averaging, views, two passes": ({**viewed, "passes": 2}, one),
             "averaging, views, two passes, weight decay 0.0005": ({**viewed, **twice}, one),
             "longer averaging, rotation": ({**longer, "views": VIEWS[:1]}, eight),
@@ -157,6 +161,7 @@ def beat() -> Iterator[Cell]:
             "longer averaging, views, weight decay": (decayed, eight),
             "200 epochs, longer averaging, views, weight decay": (long, eight),
             "200 epochs, longer averaging, views, weight decay, last epoch": ({**long, **last}, eight),
+            "200 epochs, longer averaging, views, weight decay, last epoch, 8 looks": ({**long, **looking}, eight),
             "200 epochs, longer averaging, views, weight decay, jitter": ({**long, "jitter": 0.015}, eight),
             "200 epochs, longer averaging, views, weight decay 0.0005, two passes": ({**long, **twice}, eight),
             "200 epochs, longer averaging, views, weight decay 0.0005, two passes, last epoch": (
@@ -166,6 +171,7 @@ def beat() -> Iterator[Cell]:
             "consistent": ({"predictor": "consistent"}, one),
             "consistent, jitter, averaging, dropout 0.25": (shipped, both),
             "consistent, jitter, averaging, views": ({**ours, **viewed}, one),
+            "consistent, jitter, averaging, views, last epoch, 8 looks": ({**ours, **viewed, **looking}, one),
             "consistent, jitter, longer averaging, views": ({**ours, **longer}, eight),
         },
         "ET-LP sh-hr": fewer_layers,

@@ -30,6 +30,7 @@ _UNRELATED_TO_COST = (
     "dropout",
     "jitter",
     "views",
+    "looks",
     "weight_decay",
     "averaging",
     "keep",

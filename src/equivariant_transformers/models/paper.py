@@ -78,6 +78,7 @@ def build(
     background: float | None = None,
     jitter: float = 0.0,
     views: Reach | None = None,
+    looks: int = 1,
 ) -> nn.Module:
     """A network of the paper, from normalised images `(B, in_channels, *size)` to logits `(B, classes)`.
 
@@ -96,6 +97,7 @@ def build(
         background: the value of the normalised images outside their frame; None takes the mean of each image's border.
         jitter: noise on the poses in training, as a share of the range of each chart.
         views: by group how far training moves each image at random.
+        looks: in evaluation, over how many views of an image the answers are averaged, see `Canonicalized`.
 
     >>> import torch
     >>> model = build("z2cnn", layers=["x_shear", "hyperbolic_rotation"], chart="log_polar")
@@ -114,7 +116,9 @@ def build(
         canonicalizer = Canonicalizer(
             made, in_channels, passes=passes, background=background, jitter=jitter, views=views
         )
-        return Canonicalized(classifier, canonicalizer, chart=view)
+        return Canonicalized(classifier, canonicalizer, chart=view, looks=looks)
+    if looks > 1:
+        raise ValueError("looks are for networks with layers, which see each view by one sampling of the image")
     front: list[nn.Module] = [RandomViews(views, background=background)] if views else []
     front += [InChart(view, background=background)] if view else []
     return nn.Sequential(*front, classifier) if front else classifier

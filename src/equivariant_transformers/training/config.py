@@ -49,6 +49,9 @@ class Config:
     views: tuple[str, ...] = ()
     """Groups that move the training images at random, and how far: rotation=3.14,dilation=0.2."""
 
+    looks: int = 1
+    """In evaluation, over how many views of an image, half as far as those of training, the answers are averaged."""
+
     epochs: int = 300
     """Passes through the training images."""
     batch_size: int = 128
@@ -74,11 +77,12 @@ class Config:
     """Compile the network: a minute at the start, faster steps afterwards."""
 
     def __post_init__(self) -> None:
-        for name in ("copies", "passes", "epochs", "batch_size"):
+        for name in ("copies", "passes", "looks", "epochs", "batch_size"):
             self._check(name, getattr(self, name) >= 1, "at least 1")
         for name in ("seed", "data_seed"):  # with which the seeds made of them fit into 64 bits
             self._check(name, abs(getattr(self, name)) <= 2**40, "from -2**40 to 2**40")
         self._check("examples", self.examples is None or self.examples >= 1, "at least 1")
+        self._check("looks", self.looks == 1 or bool(self.layers and self.views), "1 without layers and views")
         self._check("dropout", 0 <= self.dropout < 1, "in [0, 1)")
         self._check("jitter", 0 <= self.jitter < 1, "in [0, 1)")
         self._check("learning_rate", 0 < self.learning_rate < float("inf"), "positive")

@@ -167,9 +167,7 @@ class _Running:
 
     def finish_epoch(self) -> None:
         loss, steps = distributed.total(self.run.loss())
-        self.evaluation.start()
-        mistakes, images = distributed.total(self.evaluation.result())
-        entry = {"loss": loss / steps, "validation_error": 100 * mistakes / images}
+        entry = {"loss": loss / steps, "validation_error": _error(self.evaluation)}
         result = self.result
         result.history.append({**entry, "seconds": time.monotonic() - self.started})
         self.epoch, self.step = self.epoch + 1, 0
@@ -180,12 +178,11 @@ class _Running:
             or result.best_epoch is None
             or entry["validation_error"] < result.validation_error
         ):
-            self._keep()
+            self._keep(entry["validation_error"])
 
-    def _keep(self) -> None:
+    def _keep(self, validation_error: float) -> None:
         """Keep the weights of the epoch that has just ended."""
-        self.result.best_epoch = self.epoch
-        self.result.validation_error = self.result.history[-1]["validation_error"]
+        self.result.best_epoch, self.result.validation_error = self.epoch, validation_error
         for name, tensor in self.run.averaged.state_dict().items():
             self.kept[name].copy_(tensor)
 
@@ -194,9 +191,7 @@ class _Running:
         if self.result.best_epoch is not None:
             self.job.module.load_state_dict(self.kept)
             evaluation = Evaluation(self.job.module, self.job.test, self.job.config, capture=False)
-            evaluation.start()
-            mistakes, images = distributed.total(evaluation.result())
-            self.result.test_error = 100 * mistakes / images
+            self.result.test_error = _error(evaluation)
         return self.result
 
     def progress(self) -> Progress:
@@ -246,7 +241,14 @@ class _Running:
             self.result.validation_error = description["validation_error"]
         self.result.failure = description["failure"]
         if self.job.config.keep == "last" and self.epoch and not (self.step or self.result.failure):
-            self._keep()  # which it did, unless it kept the best before
+            self._keep(_error(self.evaluation))  # which it did, unless it kept the best before or looked otherwise
+
+
+def _error(evaluation: Evaluation) -> float:
+    """In per cent, over all processes."""
+    evaluation.start()
+    mistakes, images = distributed.total(evaluation.result())
+    return 100 * mistakes / images
 
 
 def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -255,8 +257,8 @@ def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _check_same(path: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
     free = {"epochs", "device"}  # a run may go on for longer, or elsewhere,
-    if here["keep"] == "last":  # and forget which epoch was the best
-        free.add("keep")
+    if here["keep"] == "last":  # and be tested otherwise, where no epoch is chosen by its error
+        free |= {"keep", "looks"}
     there = Config().to_dict() | there  # where a field is newer than the checkpoint, the run had its default
     different = [name for name in there if name not in free and there[name] != here.get(name)]
     if different:
