@@ -32,6 +32,7 @@ from equivariant_transformers.data import DATASETS, ImageSet, Source, Splits
 from equivariant_transformers.experiments import results
 from equivariant_transformers.experiments.jobs import find_data
 from equivariant_transformers.models import build
+from equivariant_transformers.pretrained import pretrained
 from equivariant_transformers.training import CHECKPOINT, Config
 
 SMALL = ["--network", "z2cnn", "--layers", "rotation", "--batch-size", "10", "--device", "cpu"]
@@ -372,7 +373,14 @@ def test_evaluate_warns_of_a_folder_that_has_changed_since_training(et, bars, tm
 
 @pytest.mark.parametrize(
     "wrong",
-    ["evaluate MODEL --device abacus", "evaluate MODEL --dataset nothing", "predict MODEL a.png --device abacus"],
+    [
+        "evaluate MODEL --device abacus",
+        "evaluate MODEL --dataset nothing",
+        "evaluate MODEL --looks 2",
+        "evaluate projective-mnist-plain --looks 2",
+        "predict MODEL a.png --device abacus",
+        "predict projective-mnist-softmax a.png --looks 0",
+    ],
 )
 def test_a_wrong_name_is_wrong_usage(et, trained, wrong):
     assert et(*wrong.replace("MODEL", str(trained / "model.safetensors")).split(), code=2).err.startswith("error: ")
@@ -406,6 +414,17 @@ def test_predict(et, trained, bars, tmp_path):
     out, _ = et("predict", model, *files)
     assert out.splitlines()[0].split() == ["image", "class", "confidence", "rotation"]
     assert len(out.splitlines()) == 3
+
+
+def test_predict_with_several_looks(et, bars):
+    classifier, image = pretrained("projective-mnist-softmax"), Path(bars) / "down" / "0.png"
+    classifier.module.looks = 3
+    with torch.no_grad():
+        expected = classifier(classifier.prepare(image)[None]).exp().max().item()
+    (found,) = json.loads(et("predict", "projective-mnist-softmax", image, "--looks", 3, "--json").out)
+    assert found["confidence"] == pytest.approx(expected, rel=1e-4)
+    (once,) = json.loads(et("predict", "projective-mnist-softmax", image, "--json").out)
+    assert once["confidence"] != pytest.approx(expected, rel=1e-4)
 
 
 def test_predict_names_and_skips_what_is_no_image(et, trained, bars, tmp_path):

@@ -311,14 +311,23 @@ class Canonicalized(nn.Module):
         looks: int = 1,
     ) -> None:
         super().__init__()
-        if looks < 1:
-            raise ValueError(f"looks must be at least 1, got {looks}")
-        if looks > 1 and not (isinstance(canonicalizer, Canonicalizer) and canonicalizer.views.reach):
-            raise ValueError("looks go half as far as random views do: the canonicalizer must have views")
         self.backbone = backbone
         self.canonicalizer = canonicalizer
         self.view = None if chart is None else _OnChart(find_chart(chart))
         self.looks = looks
+
+    @property
+    def looks(self) -> int:
+        """Over how many views of an image the answers are averaged in evaluation; may be set."""
+        return self._looks
+
+    @looks.setter
+    def looks(self, count: int) -> None:
+        if count < 1:
+            raise ValueError(f"looks must be at least 1, got {count}")
+        if count > 1 and not (isinstance(self.canonicalizer, Canonicalizer) and self.canonicalizer.views.reach):
+            raise ValueError("looks go half as far as the random views of training, and this network had none")
+        self._looks = count
 
     def forward(self, images: Tensor) -> Tensor:
         """The backbone's output for the canonical images; of several looks, the logarithms of mean probabilities."""

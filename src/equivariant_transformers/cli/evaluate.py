@@ -24,6 +24,7 @@ def evaluate(
     dataset: Annotated[
         str | None, typer.Option(metavar="NAME", help="A data set or a folder of images; the model's own if not given.")
     ] = None,
+    looks: Annotated[int | None, typer.Option(metavar="N", help=models.LOOKS)] = None,
     device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the figures, and which classes are mixed up, as JSON.")
@@ -34,7 +35,7 @@ def evaluate(
         where = find_device(device)
         if dataset is not None:
             find_data(dataset)
-    classifier = models.load(model)
+    classifier = models.load(model, looks)
     place(classifier, where)
     memory.keep()
     with console.loading() as progress:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from equivariant_transformers.classifier import Classifier
 from equivariant_transformers.cli import console
+from equivariant_transformers.layers import Canonicalized
 from equivariant_transformers.pretrained import find
 
 HELP = "A model file, or the name of a model that comes with the library."
+LOOKS = "Average over so many views of each image; as in training if not given."
 
 
-def load(model: str) -> Classifier:
-    """The model in a file or of a name; a name that is not known is wrong usage."""
+def load(model: str, looks: int | None = None) -> Classifier:
+    """The model in a file or of a name, with as many `looks`; what is not known or cannot be is wrong usage."""
     with console.usage():
-        return find(model)
+        classifier = find(model)
+        if looks is not None:
+            if not isinstance(classifier.module, Canonicalized):
+                raise ValueError(f"{model} has no layers, and looks are for networks with layers")
+            classifier.module.looks = looks
+        return classifier

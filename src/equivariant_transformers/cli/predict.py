@@ -20,6 +20,7 @@ def predict(
     canonical_out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write the canonical images into this folder.")
     ] = None,
+    looks: Annotated[int | None, typer.Option(metavar="N", help=models.LOOKS)] = None,
     device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
 ) -> None:
@@ -29,7 +30,7 @@ def predict(
     """
     with console.usage():
         where = find_device(device)
-    classifier = models.load(model).to(where)
+    classifier = models.load(model, looks).to(where)
     if canonical_out is not None and not classifier.card.config.layers:
         raise console.Failure(f"{model} has no layers that make canonical images", console.WRONG_USAGE)
     found = [_predict(classifier, path, canonical_out) for path in images]
