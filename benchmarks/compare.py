@@ -135,10 +135,7 @@ def measure_error(
     (result,) = training.train([job], report=report)
     error = result.test_error
     if name == "search":
-        evaluation = Evaluation(Searched(job.module), job.test, job.config, capture=False)
-        evaluation.start()
-        mistakes, images = evaluation.result().tolist()
-        error = 100 * mistakes / images
+        error = Evaluation(Searched(job.module), job.test, job.config, capture=False).error()
     return {
         "test_error": None if result.failure else round(error, 3),
         "test_images": len(splits.test),

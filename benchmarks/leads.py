@@ -216,10 +216,7 @@ def more_versions(splits, config):
 
 def error(module, loader, config):
     """Of `module` in per cent."""
-    evaluation = Evaluation(module, loader, config, capture=False)
-    evaluation.start()
-    mistakes, images = evaluation.result().tolist()
-    return 100 * mistakes / images
+    return Evaluation(module, loader, config, capture=False).error()
 
 
 def main():

@@ -133,12 +133,12 @@ def beat() -> Iterator[Cell]:
     ours: dict[str, object] = {"predictor": "consistent", "jitter": 0.015}
     shipped = {**ours, **averaged, "dropout": 0.25}  # the pretrained networks
     both, one, eight = ("1 version", "8 versions"), ("1 version",), ("8 versions",)
-    fewer_layers = {
-        "averaging, views": (viewed, both),
+    longest = {
         "200 epochs, longer averaging, views, weight decay": (long, eight),
         "200 epochs, longer averaging, views, weight decay, last epoch": ({**long, **last}, eight),
         "200 epochs, longer averaging, views, weight decay, last epoch, 8 looks": ({**long, **looking}, eight),
     }
+    fewer_layers = {"averaging, views": (viewed, both), **longest}
     changes: dict[str, dict[str, tuple[dict[str, object], tuple[str, ...]]]] = {
         "ET-LP sh-hr-px-py": {
             "fewer epochs": ({}, one),
@@ -159,9 +159,7 @@ def beat() -> Iterator[Cell]:
             "longer averaging, half the views": ({**longer, "views": HALF_VIEWS}, eight),
             "longer averaging, views": (longer, eight),
             "longer averaging, views, weight decay": (decayed, eight),
-            "200 epochs, longer averaging, views, weight decay": (long, eight),
-            "200 epochs, longer averaging, views, weight decay, last epoch": ({**long, **last}, eight),
-            "200 epochs, longer averaging, views, weight decay, last epoch, 8 looks": ({**long, **looking}, eight),
+            **longest,
             "200 epochs, longer averaging, views, weight decay, jitter": ({**long, "jitter": 0.015}, eight),
             "200 epochs, longer averaging, views, weight decay 0.0005, two passes": ({**long, **twice}, eight),
             "200 epochs, longer averaging, views, weight decay 0.0005, two passes, last epoch": (

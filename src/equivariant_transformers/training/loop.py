@@ -167,7 +167,7 @@ class _Running:
 
     def finish_epoch(self) -> None:
         loss, steps = distributed.total(self.run.loss())
-        entry = {"loss": loss / steps, "validation_error": _error(self.evaluation)}
+        entry = {"loss": loss / steps, "validation_error": self.evaluation.error()}
         result = self.result
         result.history.append({**entry, "seconds": time.monotonic() - self.started})
         self.epoch, self.step = self.epoch + 1, 0
@@ -191,7 +191,7 @@ class _Running:
         if self.result.best_epoch is not None:
             self.job.module.load_state_dict(self.kept)
             evaluation = Evaluation(self.job.module, self.job.test, self.job.config, capture=False)
-            self.result.test_error = _error(evaluation)
+            self.result.test_error = evaluation.error()
         return self.result
 
     def progress(self) -> Progress:
@@ -241,14 +241,7 @@ class _Running:
             self.result.validation_error = description["validation_error"]
         self.result.failure = description["failure"]
         if self.job.config.keep == "last" and self.epoch and not (self.step or self.result.failure):
-            self._keep(_error(self.evaluation))  # which it did, unless it kept the best before or looked otherwise
-
-
-def _error(evaluation: Evaluation) -> float:
-    """In per cent, over all processes."""
-    evaluation.start()
-    mistakes, images = distributed.total(evaluation.result())
-    return 100 * mistakes / images
+            self._keep(self.evaluation.error())  # which it did, unless it kept the best before or looked otherwise
 
 
 def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -56,7 +56,7 @@ class Evaluation:
         self.position += 1
 
     def start(self) -> None:
-        """Put the whole evaluation in the queue; `error` waits for it."""
+        """Put the whole evaluation in the queue; `result` waits for it."""
         self.module.eval()
         _join(self.replay.stream)
         self.position.zero_()
@@ -69,6 +69,12 @@ class Evaluation:
         """Mistakes and images, `(2,)`, of this process's share."""
         _join(self.replay.stream, wait=True)
         return torch.stack([self.mistakes, self.counts.sum()]).double()
+
+    def error(self) -> float:
+        """In per cent, over all processes."""
+        self.start()
+        mistakes, images = distributed.total(self.result())
+        return 100 * mistakes / images
 
 
 class Run:
