@@ -169,6 +169,7 @@ def beat() -> Iterator[Cell]:
             "consistent": ({"predictor": "consistent"}, one),
             "consistent, jitter, averaging, dropout 0.25": (shipped, both),
             "consistent, jitter, averaging, views": ({**ours, **viewed}, one),
+            "consistent, jitter, averaging, views, last epoch": ({**ours, **viewed, **last}, one),
             "consistent, jitter, averaging, views, last epoch, 8 looks": ({**ours, **viewed, **looking}, one),
             "consistent, jitter, longer averaging, views": ({**ours, **longer}, eight),
         },
