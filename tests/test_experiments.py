@@ -34,6 +34,7 @@ from equivariant_transformers.experiments import (
 )
 from equivariant_transformers.files import atomic_write
 from equivariant_transformers.training import CHECKPOINT, Config, Progress, Stopped
+from equivariant_transformers.training.run import Run
 
 ROOT = Path(__file__).parent.parent
 TINY = Config(epochs=2, batch_size=16, learning_rate=1e-2)
@@ -213,6 +214,20 @@ def test_finished_runs_are_not_repeated(made, tmp_path):
     assert runner.run(configs, folder=tmp_path / "results" / "other", checkpoints=tmp_path / "runs") == first
     assert made == configs
     assert contents(tmp_path / "results" / "tiny") == files
+
+
+def test_runs_that_differ_in_their_test_alone_are_trained_once(made, tmp_path, monkeypatch):
+    steps, step = [], Run.step
+    monkeypatch.setattr(Run, "step", lambda self: (steps.append(self), step(self)))
+    best = TINY.replace(epochs=6, averaging=0.9)
+    last = best.replace(keep="last")
+    (alone,) = runner.run([last], folder=tmp_path / "alone" / "x", checkpoints=None)
+    once = len(steps)
+    folders = {"folder": tmp_path / "results" / "x", "checkpoints": tmp_path / "runs"}
+    first, second = runner.run([best, last], **folders)
+    assert len(steps) == 2 * once
+    assert first.validation_errors == second.validation_errors
+    assert (second.best_epoch, second.test_error) == (6, alone.test_error)
 
 
 def test_interrupted_runs_go_on_to_the_same_result(made, tmp_path):

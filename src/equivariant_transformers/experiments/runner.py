@@ -17,7 +17,7 @@ from equivariant_transformers.experiments.display import Display
 from equivariant_transformers.experiments.jobs import find_device, load_data, make_job
 from equivariant_transformers.experiments.results import Record
 from equivariant_transformers.files import atomic_write
-from equivariant_transformers.training import Config, Stopped, train
+from equivariant_transformers.training import CHECKPOINT, Config, Stopped, train
 
 _START = {False: 10.0, True: 60.0}  # seconds before the first step and for the test, plain and compiled
 CRASH = ".crash.txt"
@@ -40,6 +40,7 @@ def run(
     `together` at a time on a GPU. After `budget` seconds `Stopped` is raised: what is finished is in `folder`; what is
     not goes on from its checkpoint the next time. Without `checkpoints` nothing could go on, so that no run is started
     which, as far as finished ones tell, would not end in time. `options` go to the functions that load the data.
+    Configs that keep the last epoch and differ in their test alone are trained once.
 
     A run that an error ends leaves the error in `folder`, in a file of its own, and is tried again the next time; the
     others go on.
@@ -83,6 +84,8 @@ def _choose(
             break
         if batch and _data(config) != _data(batch[0]):
             continue
+        if resumable and any(_training(config) == _training(other) for other in batch):
+            continue  # it will have the other's state
         cost = 0.0 if resumable else (results.estimate(config, known.values()) or 0.0) + _START[config.compile]
         if cost <= seconds:
             batch.append(config)
@@ -128,6 +131,9 @@ def _attempt(
     batch: Sequence[Config], splits: Splits, checkpoints: Path | None, deadline: float, display: Display | None
 ) -> dict[str, Record]:
     names = [results.key(config) for config in batch]
+    if checkpoints is not None:
+        for config in batch:
+            _adopt(config, checkpoints)
     jobs = [
         make_job(config, splits, directory=checkpoints and checkpoints / name, name=name)
         for config, name in zip(batch, names, strict=True)
@@ -143,6 +149,24 @@ def _attempt(
         )
         for job, outcome in zip(jobs, outcomes, strict=True)
     }
+
+
+def _adopt(config: Config, checkpoints: Path) -> None:
+    """Take the state of a run that is trained alike, where no epoch is chosen by its error."""
+    own = checkpoints / results.key(config) / CHECKPOINT
+    if config.keep != "last" or own.exists():
+        return
+    for other in (_training(config), config.replace(looks=1)):
+        state = checkpoints / results.key(other) / CHECKPOINT
+        if state.exists():
+            with atomic_write(own) as file:
+                file.write(state.read_bytes())
+            return
+
+
+def _training(config: Config) -> Config:
+    """The same for configs that differ in their test alone."""
+    return config.replace(keep="best", looks=1)
 
 
 def _data(config: Config) -> tuple[object, ...]:
