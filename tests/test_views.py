@@ -6,6 +6,7 @@ from glyphs import glyphs
 
 import equivariant_transformers as et
 from equivariant_transformers import models
+from equivariant_transformers.layers import InChart, Viewed
 from equivariant_transformers.views import RandomViews, motion, parse_reach
 from equivariant_transformers.warp import Warp
 
@@ -24,8 +25,8 @@ def test_each_image_is_moved_as_far_as_the_reach_and_no_farther():
 def test_views_are_for_training_alone():
     images = glyphs(32)
     views = RandomViews({"rotation": 3.0, "x_shear": 0.3})
-    assert not torch.equal(views(images), images)
-    assert views.eval()(images) is images
+    assert not torch.allclose(views.draw(images).matrix, torch.eye(3), atol=0.01)
+    assert views.eval().draw(images).image(images).equal(images)
     assert not list(views.state_dict())
 
 
@@ -58,6 +59,33 @@ def test_a_stack_sees_views_without_sampling_them_first():
     torch.testing.assert_close(canonicalizer(images).pose, still(images).pose)
 
 
+@pytest.mark.parametrize("chart", [None, "log_polar"])
+def test_a_network_without_layers_sees_views_by_one_sampling(chart, monkeypatch):
+    """What it sees of a view is what the network alone sees of the moved image, which is sampled once more there."""
+    seen = []
+    model = Viewed(torch.nn.Identity(), {"rotation": 1.0, "x_shear": 0.3}, chart, background=0.0)
+    alone = torch.nn.Identity() if chart is None else InChart(chart, background=0.0)
+    images = glyphs(64)
+    torch.manual_seed(1)
+    moved = model.views.draw(images).image(images, background=0.0)
+    torch.manual_seed(1)
+    monkeypatch.setattr(Warp, "sample", count(Warp.sample, seen))
+    monkeypatch.setattr(Warp, "image", count(Warp.image, seen))
+    found = model(images)
+    assert len(seen) == 1
+    difference = (found - alone(moved)).abs()
+    assert difference.mean() < 0.02
+    assert model.eval()(images).equal(alone(images))
+
+
+def count(method, calls):
+    def counted(*arguments, **options):
+        calls.append(method)
+        return method(*arguments, **options)
+
+    return counted
+
+
 @pytest.mark.parametrize("options", [{}, {"chart": "log_polar"}, {"layers": ["x_shear"]}], ids=str)
 def test_every_network_can_be_shown_views(options):
     torch.manual_seed(0)
@@ -88,10 +116,10 @@ def test_mistakes_are_named(make, error, message):
         make()
 
 
-def stack(**options):
+def stack(layers=("x_shear",), **options):
     torch.manual_seed(0)
     return models.build(
-        "z2cnn", layers=["x_shear"], chart="log_polar", views={"rotation": 3.0, "x_shear": 0.4}, **options
+        "z2cnn", layers=layers, chart="log_polar", views={"rotation": 3.0, "x_shear": 0.4}, **options
     ).eval()
 
 
@@ -108,15 +136,16 @@ def test_spread_views_begin_with_none_and_go_half_as_far(group):
     torch.testing.assert_close(thetas, torch.linspace(-0.2, 0.2, 1000), atol=0.002, rtol=0)  # evenly
 
 
+@pytest.mark.parametrize("layers", [("x_shear",), ()], ids=["layers", "plain"])
 @pytest.mark.parametrize("looks", [2, 5])
-def test_several_looks_are_the_mean_of_the_answers_to_each(looks):
-    model = stack(looks=looks)
+def test_several_looks_are_the_mean_of_the_answers_to_each(looks, layers):
+    model = stack(layers, looks=looks)
     images = glyphs(64)
-    views = model.canonicalizer.views.spread(images[:1], looks).matrix
-    answers = [model.read(model.canonicalizer(images, Warp.projective(view))).softmax(1) for view in views]
+    views = model.random_views().spread(images[:1], looks).matrix
+    answers = [model.answer(images, Warp.projective(view)).softmax(1) for view in views]
     torch.testing.assert_close(model(images).exp(), torch.stack(answers).mean(0))
     torch.testing.assert_close(model(images[:1]), model(images)[:1])
-    alone = stack()
+    alone = stack(layers)
     alone.load_state_dict(model.state_dict())
     torch.testing.assert_close(answers[0], alone(images).softmax(1))
 
@@ -134,7 +163,7 @@ def test_looks_need_views():
         models.build("z2cnn", layers=["x_shear"], looks=2)
     with pytest.raises(ValueError, match="had none"):
         et.Canonicalized(torch.nn.Identity(), et.EquivariantTransformer("x_shear"), looks=2)
-    with pytest.raises(ValueError, match="with layers"):
-        models.build("z2cnn", views={"rotation": 3.0}, looks=2)
+    with pytest.raises(ValueError, match="had none"):
+        models.build("z2cnn", looks=2)
     with pytest.raises(ValueError, match="at least 1, got 0"):
         models.build("z2cnn", layers=["x_shear"], looks=0)

@@ -22,7 +22,7 @@ from equivariant_transformers.groups import lookup
 from equivariant_transformers.pose import PREDICTORS, DirectPredictor, Prediction
 from equivariant_transformers.projective import can_inspect
 from equivariant_transformers.resampling import check_images, outside, smooth
-from equivariant_transformers.views import RandomViews, Reach, motion
+from equivariant_transformers.views import Looking, RandomViews, Reach, motion
 from equivariant_transformers.warp import FlowStep, Warp
 
 Bounds = tuple[float, float]
@@ -286,7 +286,7 @@ class Canonicalizer(nn.Module):
         return _canonicalize(list(self.layers), images, start, self.background, self.passes, self.gate, jitter)  # type: ignore[arg-type]
 
 
-class Canonicalized(nn.Module):
+class Canonicalized(Looking):
     """Any network behind a canonicalizer: only its input changes.
 
     Args:
@@ -316,32 +316,66 @@ class Canonicalized(nn.Module):
         self.view = None if chart is None else _OnChart(find_chart(chart))
         self.looks = looks
 
-    @property
-    def looks(self) -> int:
-        """Over how many views of an image the answers are averaged in evaluation; may be set."""
-        return self._looks
+    def random_views(self) -> RandomViews:
+        """Those of the canonicalizer; one layer has none."""
+        return self.canonicalizer.views if isinstance(self.canonicalizer, Canonicalizer) else RandomViews({})
 
-    @looks.setter
-    def looks(self, count: int) -> None:
-        if count < 1:
-            raise ValueError(f"looks must be at least 1, got {count}")
-        if count > 1 and not (isinstance(self.canonicalizer, Canonicalizer) and self.canonicalizer.views.reach):
-            raise ValueError("looks go half as far as the random views of training, and this network had none")
-        self._looks = count
-
-    def forward(self, images: Tensor) -> Tensor:
-        """The backbone's output for the canonical images; of several looks, the logarithms of mean probabilities."""
-        if self.training or self.looks == 1:
-            return self.read(self.canonicalizer(images))
-        assert isinstance(self.canonicalizer, Canonicalizer)
-        views = self.canonicalizer.views.spread(images, self.looks)
-        answers = self.read(self.canonicalizer(images.repeat(self.looks, 1, 1, 1), views)).log_softmax(1)
-        return answers.reshape(self.looks, *images.shape[:1], *answers.shape[1:]).logsumexp(0) - math.log(self.looks)
+    def answer(self, images: Tensor, start: Warp | None = None) -> Tensor:
+        """The backbone's output for the canonical images."""
+        return self.read(self.canonicalizer(images) if start is None else self.canonicalizer(images, start))
 
     def read(self, out: Canonicalization) -> Tensor:
         """The backbone's output for what the canonicalizer made of some images."""
         seen = out.image if self.view is None else out.on(self.view.grid).flatten(1, 2)  # sheets as channels
         result: Tensor = self.backbone(seen)
+        return result
+
+
+class Viewed(Looking):
+    """Any network without layers that is shown random views of its images in training, by one sampling of each.
+
+    Args:
+        backbone: takes images `(B, C, h, w)`.
+        views: by group how far training moves each image at random, see `RandomViews`.
+        chart: coordinates in which the backbone sees the image, the image's own by default.
+        background: the value of the images outside their frame; None takes the mean of each image's border.
+        looks: as for `Canonicalized`.
+
+    >>> backbone = nn.Sequential(nn.Conv2d(1, 10, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten())
+    >>> model = Viewed(backbone, {"rotation": 3.14}, chart="log_polar", looks=8)
+    >>> model.eval()(torch.rand(2, 1, 64, 64)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        views: Reach,
+        chart: str | Chart | None = None,
+        *,
+        background: float | None = None,
+        looks: int = 1,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.views = RandomViews(views)
+        self.view = None if chart is None else _OnChart(find_chart(chart))
+        self.background = background
+        self.looks = looks
+
+    def random_views(self) -> RandomViews:
+        """Its own."""
+        return self.views
+
+    def answer(self, images: Tensor, start: Warp | None = None) -> Tensor:
+        """The backbone's output for what it sees of the images."""
+        warp = self.views.draw(images) if start is None else start
+        value = outside(images, self.background)
+        if self.view is not None:
+            images = _look(images, warp, self.view.grid, value).flatten(1, 2)  # sheets as channels
+        elif warp.steps:
+            images = warp.image(images, background=value)
+        result: Tensor = self.backbone(images)
         return result
 
 

@@ -1,7 +1,9 @@
-"""Random transformations of images in training."""
+"""Transformations of images that a network sees them under: random ones in training, fixed ones in evaluation."""
 
 from __future__ import annotations
 
+import math
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TypeAlias
 
@@ -10,7 +12,6 @@ from torch import Tensor, nn
 
 from equivariant_transformers.groups import Group
 from equivariant_transformers.groups import group as find_group
-from equivariant_transformers.resampling import outside
 from equivariant_transformers.warp import Warp
 
 Reach: TypeAlias = Mapping[str, float] | Mapping[Group, float] | Mapping[str | Group, float]
@@ -18,34 +19,25 @@ Reach: TypeAlias = Mapping[str, float] | Mapping[Group, float] | Mapping[str | G
 
 
 class RandomViews(nn.Module):
-    """Shows a network its images transformed at random while it trains, and as they are otherwise.
+    """Moves images at random while a network trains, and leaves them as they are otherwise.
 
-    In front of a network it resamples the images. `Canonicalizer(views=...)` puts the random transformations before its
-    own, so that images are still sampled once.
+    It makes warps and samples nothing: what is behind looks at the images through them, see `Canonicalizer` and
+    `Viewed`.
 
     Args:
         reach: by group how far it moves an image: its theta is uniform between minus and plus this.
-        background: the value of the images outside their frame; None takes the mean of each image's border.
 
     >>> views = RandomViews({"rotation": 3.14, "dilation": 0.2})
-    >>> images = torch.rand(2, 1, 16, 16)
-    >>> views(images).shape, torch.equal(views.eval()(images), images)
-    (torch.Size([2, 1, 16, 16]), True)
+    >>> views.draw(torch.rand(2, 1, 16, 16)).matrix.shape
+    torch.Size([2, 3, 3])
     """
 
-    def __init__(self, reach: Reach, *, background: float | None = None) -> None:
+    def __init__(self, reach: Reach) -> None:
         super().__init__()
         self.reach = {find_group(group): far for group, far in reach.items()}
         for group, far in self.reach.items():
             if not 0 < far < float("inf"):
                 raise ValueError(f"the reach of {group.name!r} is a positive number, got {far}")
-        self.background = background
-
-    def forward(self, images: Tensor) -> Tensor:
-        """`(B, C, H, W)` to the same shape."""
-        if not self.training:
-            return images
-        return self.draw(images).image(images, background=outside(images, self.background))
 
     def draw(self, images: Tensor) -> Warp:
         """A random warp for each of `images` `(B, ...)`; none where the module is not training."""
@@ -66,6 +58,41 @@ class RandomViews(nn.Module):
             theta = torch.cat([torch.full(images.shape[:1], far * place, device=images.device) for place in places])
             warp = warp.compose(motion(group, theta))
         return warp
+
+
+class Looking(nn.Module):
+    """A network that can answer by the mean over several fixed views of an image."""
+
+    _looks = 1
+
+    @property
+    def looks(self) -> int:
+        """Over how many views of an image the answers are averaged in evaluation; may be set."""
+        return self._looks
+
+    @looks.setter
+    def looks(self, count: int) -> None:
+        if count < 1:
+            raise ValueError(f"looks must be at least 1, got {count}")
+        if count > 1 and not self.random_views().reach:
+            raise ValueError("looks go half as far as the random views of training, and this network had none")
+        self._looks = count
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The network's output; of several looks, the logarithms of mean probabilities."""
+        if self.training or self.looks == 1:
+            return self.answer(images)
+        views = self.random_views().spread(images, self.looks)
+        answers = self.answer(images.repeat(self.looks, 1, 1, 1), views).log_softmax(1)
+        return answers.reshape(self.looks, *images.shape[:1], *answers.shape[1:]).logsumexp(0) - math.log(self.looks)
+
+    @abstractmethod
+    def random_views(self) -> RandomViews:
+        """Those of training."""
+
+    @abstractmethod
+    def answer(self, images: Tensor, start: Warp | None = None) -> Tensor:
+        """The output for images seen through `start`: a random view in training and nothing otherwise, if None."""
 
 
 def motion(group: Group, theta: Tensor) -> Warp:

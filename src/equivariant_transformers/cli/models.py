@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from equivariant_transformers.classifier import Classifier
 from equivariant_transformers.cli import console
-from equivariant_transformers.layers import Canonicalized
 from equivariant_transformers.pretrained import find
+from equivariant_transformers.views import Looking
 
 HELP = "A model file, or the name of a model that comes with the library."
 LOOKS = "Average over so many views of each image; as in training if not given."
@@ -16,7 +16,7 @@ def load(model: str, looks: int | None = None) -> Classifier:
     with console.usage():
         classifier = find(model)
         if looks is not None:
-            if not isinstance(classifier.module, Canonicalized):
-                raise ValueError(f"{model} has no layers, and looks are for networks with layers")
+            if not isinstance(classifier.module, Looking):
+                raise ValueError(f"looks go half as far as the random views of training, and {model} had none")
             classifier.module.looks = looks
         return classifier

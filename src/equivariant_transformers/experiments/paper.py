@@ -138,28 +138,30 @@ def beat() -> Iterator[Cell]:
         "200 epochs, longer averaging, views, weight decay, last epoch": ({**long, **last}, eight),
         "200 epochs, longer averaging, views, weight decay, last epoch, 8 looks": ({**long, **looking}, eight),
     }
-    fewer_layers = {"averaging, views": (viewed, both), **longest}
+    with_views = {
+        "averaging, views": (viewed, both),
+        "averaging, views, last epoch": ({**viewed, **last}, one),
+        "averaging, views, last epoch, 8 looks": ({**viewed, **looking}, one),
+        **longest,
+    }
     changes: dict[str, dict[str, tuple[dict[str, object], tuple[str, ...]]]] = {
         "ET-LP sh-hr-px-py": {
             "fewer epochs": ({}, one),
             "averaging": (averaged, one),
             "averaging, dropout 0.25": ({**averaged, "dropout": 0.25}, one),
-            "averaging, views": (viewed, both),
+            **with_views,
             "averaging, views, dropout 0.25": ({**viewed, "dropout": 0.25}, one),
             "averaging, views, dropout 0.35": ({**viewed, "dropout": 0.35}, one),
             "averaging, views, dropout 0.40": ({**viewed, "dropout": 0.4}, one),
             "averaging, views, weight decay": ({**viewed, "weight_decay": 1e-4}, one),
             "averaging, views, px-py-sh-hr": ({**viewed, "layers": (*FOUR[2:], *FOUR[:2])}, one),
             "averaging, views, jitter": ({**viewed, "jitter": 0.015}, one),
-            "averaging, views, last epoch": ({**viewed, **last}, one),
-            "averaging, views, last epoch, 8 looks": ({**viewed, **looking}, one),
             "averaging, views, two passes": ({**viewed, "passes": 2}, one),
             "averaging, views, two passes, weight decay 0.0005": ({**viewed, **twice}, one),
             "longer averaging, rotation": ({**longer, "views": VIEWS[:1]}, eight),
             "longer averaging, half the views": ({**longer, "views": HALF_VIEWS}, eight),
             "longer averaging, views": (longer, eight),
             "longer averaging, views, weight decay": (decayed, eight),
-            **longest,
             "200 epochs, longer averaging, views, weight decay, jitter": ({**long, "jitter": 0.015}, eight),
             "200 epochs, longer averaging, views, weight decay 0.0005, two passes": ({**long, **twice}, eight),
             "200 epochs, longer averaging, views, weight decay 0.0005, two passes, last epoch": (
@@ -172,11 +174,15 @@ def beat() -> Iterator[Cell]:
             "consistent, jitter, averaging, views, last epoch": ({**ours, **viewed, **last}, one),
             "consistent, jitter, averaging, views, last epoch, 8 looks": ({**ours, **viewed, **looking}, one),
             "consistent, jitter, longer averaging, views": ({**ours, **longer}, eight),
+            **{
+                f"consistent, jitter, {name}": ({**ours, **change}, columns)
+                for name, (change, columns) in longest.items()
+            },
         },
-        "ET-LP sh-hr": fewer_layers,
-        "ET-LP sh": fewer_layers,
-        "Log-polar": {"averaging, views": (viewed, both)},
-        "Cartesian": {"averaging, views": (viewed, both), "averaging, dropout 0.25": (shipped, both)},
+        "ET-LP sh-hr": with_views,
+        "ET-LP sh": with_views,
+        "Log-polar": with_views,
+        "Cartesian": {**with_views, "averaging, dropout 0.25": (shipped, both)},
     }
     for row, rows in changes.items():
         network, errors, place = _TABLE1[row]

@@ -18,13 +18,14 @@ from equivariant_transformers.layers import (
     InChart,
     Layer,
     SpatialTransformer,
+    Viewed,
 )
 from equivariant_transformers.models.affnist import AffNISTCNN
 from equivariant_transformers.models.capsule import CapsuleNetwork
 from equivariant_transformers.models.resnet import resnet10, resnet18, resnet34
 from equivariant_transformers.models.z2cnn import Z2CNN
 from equivariant_transformers.pose import PREDICTORS, DirectPredictor, SoftmaxPredictor
-from equivariant_transformers.views import RandomViews, Reach
+from equivariant_transformers.views import Reach
 
 NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "z2cnn": Z2CNN,
@@ -97,7 +98,8 @@ def build(
         background: the value of the normalised images outside their frame; None takes the mean of each image's border.
         jitter: noise on the poses in training, as a share of the range of each chart.
         views: by group how far training moves each image at random.
-        looks: in evaluation, over how many views of an image the answers are averaged, see `Canonicalized`.
+        looks: in evaluation, over how many views of an image the answers are averaged, see `Canonicalized`; 1 without
+            `views`.
 
     >>> import torch
     >>> model = build("z2cnn", layers=["x_shear", "hyperbolic_rotation"], chart="log_polar")
@@ -117,11 +119,9 @@ def build(
             made, in_channels, passes=passes, background=background, jitter=jitter, views=views
         )
         return Canonicalized(classifier, canonicalizer, chart=view, looks=looks)
-    if looks > 1:
-        raise ValueError("looks are for networks with layers, which see each view by one sampling of the image")
-    front: list[nn.Module] = [RandomViews(views, background=background)] if views else []
-    front += [InChart(view, background=background)] if view else []
-    return nn.Sequential(*front, classifier) if front else classifier
+    if views or looks != 1:  # without views it says what is wrong
+        return Viewed(classifier, views or {}, view, background=background, looks=looks)
+    return nn.Sequential(InChart(view, background=background), classifier) if view else classifier
 
 
 def paper_chart(name: str, size: tuple[int, int] = (64, 64)) -> Chart:

@@ -82,7 +82,7 @@ class Config:
         for name in ("seed", "data_seed"):  # with which the seeds made of them fit into 64 bits
             self._check(name, abs(getattr(self, name)) <= 2**40, "from -2**40 to 2**40")
         self._check("examples", self.examples is None or self.examples >= 1, "at least 1")
-        self._check("looks", self.looks == 1 or bool(self.layers and self.views), "1 without layers and views")
+        self._check("looks", self.looks == 1 or bool(self.views), "1 without views")
         self._check("dropout", 0 <= self.dropout < 1, "in [0, 1)")
         self._check("jitter", 0 <= self.jitter < 1, "in [0, 1)")
         self._check("learning_rate", 0 < self.learning_rate < float("inf"), "positive")
