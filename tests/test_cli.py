@@ -359,6 +359,16 @@ def test_evaluate_finds_the_error_that_training_found(et, trained):
     assert out.startswith(f"test error {record.test_error:.2f} % (95 %: ")
 
 
+def test_evaluate_says_how_often_it_looked(et, bars, tmp_path):
+    """With views a network without layers can look more than once, too."""
+    et("train", bars, *SMALL, "--layers", "", "--views", "rotation=0.5", "--epochs", 1, "--out", tmp_path)
+    model = tmp_path / "model.safetensors"
+    assert json.loads(et("evaluate", model, "--json").out)["looks"] == 1
+    assert json.loads(et("evaluate", model, "--looks", 3, "--json").out)["looks"] == 3
+    assert et("evaluate", model, "--looks", 3).out.endswith(", 3 looks at each\n")
+    assert "looks" not in et("evaluate", model).out
+
+
 def test_evaluate_warns_of_a_folder_that_has_changed_since_training(et, bars, tmp_path):
     """Some of the images that the model has trained on would now be test images."""
     folder, model = shutil.copytree(bars, tmp_path / "bars"), tmp_path / "run" / "model.safetensors"

@@ -15,6 +15,7 @@ from equivariant_transformers.data import ImageSet
 from equivariant_transformers.data.cache import Progress
 from equivariant_transformers.experiments.jobs import find_data, find_device, hash_labels, is_folder, load_data, place
 from equivariant_transformers.training import memory
+from equivariant_transformers.views import Looking
 
 _BATCH = 250
 
@@ -43,6 +44,7 @@ def evaluate(
         answers = count_answers(classifier, images, progress)
     mistakes = int(answers.sum() - answers.trace())
     low, high = wilson_interval(mistakes, len(images))
+    times = classifier.module.looks if isinstance(classifier.module, Looking) else 1
     if as_json:
         console.print_json(
             {
@@ -50,6 +52,7 @@ def evaluate(
                 "dataset": images.name,
                 "origin": images.origin,
                 "images": len(images),
+                "looks": times,
                 "mistakes": mistakes,
                 "test_error": 100 * mistakes / len(images),
                 "interval": [100 * low, 100 * high],
@@ -59,7 +62,8 @@ def evaluate(
         )
         return
     error = f"{100 * mistakes / len(images):.2f} % (95 %: {100 * low:.2f} to {100 * high:.2f})"
-    console.say(f"test error {error}, {mistakes:,} of {len(images):,} images of {images.name}, {images.origin}")
+    each = f", {times} looks at each" if times > 1 else ""
+    console.say(f"test error {error}, {mistakes:,} of {len(images):,} images of {images.name}, {images.origin}{each}")
 
 
 def load_test_images(classifier: Classifier, dataset: str | None, progress: Progress) -> ImageSet:
