@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
+from equivariant_transformers.cli.models import load
 from equivariant_transformers.conv import pad, wrap_around
 from equivariant_transformers.data import Loader
 from equivariant_transformers.data.mnist import digits
@@ -25,7 +26,6 @@ from equivariant_transformers.data.synthesis import image_set
 from equivariant_transformers.experiments import EXPERIMENTS, results
 from equivariant_transformers.experiments.jobs import find_device, load_data, make_job, place
 from equivariant_transformers.groups import lookup
-from equivariant_transformers.pretrained import find
 from equivariant_transformers.training import train
 from equivariant_transformers.training.run import Evaluation
 
@@ -245,8 +245,7 @@ def main():
     wide = more_versions(splits, configs[0])
     if arguments.model:
         for name in arguments.model:
-            module = place(find(name).module, device)
-            module.looks = arguments.looks
+            module = place(load(name, arguments.looks).module, device)
             print(name, error(module, wide, configs[0]), flush=True)
         return
     jobs = [make_job(config, splits, name=f"{name}, seed {config.seed}") for name, config in runs]

@@ -367,6 +367,7 @@ def test_evaluate_says_how_often_it_looked(et, bars, tmp_path):
     assert json.loads(et("evaluate", model, "--looks", 3, "--json").out)["looks"] == 3
     assert et("evaluate", model, "--looks", 3).out.endswith(", 3 looks at each\n")
     assert "looks" not in et("evaluate", model).out
+    et("evaluate", model, "--looks", 1)
 
 
 def test_evaluate_warns_of_a_folder_that_has_changed_since_training(et, bars, tmp_path):

@@ -17,7 +17,7 @@ from small import bars, network
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from equivariant_transformers import data, layers, models, viz
+from equivariant_transformers import checkpoint, data, layers, models, viz
 from equivariant_transformers.cli import main
 from equivariant_transformers.data import ImageSet, Splits
 from equivariant_transformers.experiments import (
@@ -216,18 +216,94 @@ def test_finished_runs_are_not_repeated(made, tmp_path):
     assert contents(tmp_path / "results" / "tiny") == files
 
 
-def test_runs_that_differ_in_their_test_alone_are_trained_once(made, tmp_path, monkeypatch):
+@pytest.fixture
+def unlearnable(made, monkeypatch):
+    """Images whose labels say nothing: the error goes up and down for ever. Returns the steps that are made."""
+
+    def data(count, seed):
+        images = bars(count, seed)
+        return dataclasses.replace(images, labels=images.labels.roll(7))
+
     steps, step = [], Run.step
     monkeypatch.setattr(Run, "step", lambda self: (steps.append(self), step(self)))
-    best = TINY.replace(epochs=6, averaging=0.9)
-    last = best.replace(keep="last")
-    (alone,) = runner.run([last], folder=tmp_path / "alone" / "x", checkpoints=None)
-    once = len(steps)
+    monkeypatch.setattr(runner, "load_data", lambda *_: Splits(data(100, 0), data(33, 1), data(40, 2)))
+    return steps
+
+
+BEST = TINY.replace(epochs=6, views=("rotation=1",))
+LAST = BEST.replace(keep="last")
+
+
+def test_runs_that_differ_in_their_test_alone_are_trained_once(unlearnable, tmp_path):
+    (alone,) = runner.run([LAST], folder=tmp_path / "alone" / "x", checkpoints=None)
+    once = len(unlearnable)
     folders = {"folder": tmp_path / "results" / "x", "checkpoints": tmp_path / "runs"}
-    first, second = runner.run([best, last], **folders)
-    assert len(steps) == 2 * once
-    assert first.validation_errors == second.validation_errors
-    assert (second.best_epoch, second.test_error) == (6, alone.test_error)
+    best, last, looking = runner.run([BEST, LAST, LAST.replace(looks=3)], **folders)
+    assert len(unlearnable) == 2 * once
+    assert best.best_epoch < 6  # or this test shows nothing
+    assert best.test_error != last.test_error
+    assert best.validation_errors == last.validation_errors == looking.validation_errors == alone.validation_errors
+    assert (last.best_epoch, last.test_error) == (6, alone.test_error)
+    runner.run([BEST.replace(looks=3)], **folders)  # it may choose another epoch
+    assert len(unlearnable) == 3 * once
+
+
+@pytest.mark.parametrize("last_first", [False, True])
+def test_without_the_best_epoch_the_last_one_serves(unlearnable, tmp_path, last_first):
+    configs = [LAST.replace(looks=3), LAST][:: -1 if last_first else 1]
+    runner.run(configs, folder=tmp_path / "results" / "x", checkpoints=tmp_path / "runs")
+    assert len(unlearnable) == (1 if last_first else 2) * 6 * (100 // 16)
+
+
+def _damage(path):
+    path.write_bytes(b"no tensors")
+
+
+def _describe(path, **changes):
+    tensors, description = checkpoint.read(path)
+    checkpoint.write(path, tensors, description | changes)
+
+
+def _rename(path):
+    tensors, description = checkpoint.read(path)
+    checkpoint.write(path, {name.replace("model/0", "model/1.0"): t for name, t in tensors.items()}, description)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        _damage,
+        _rename,
+        lambda path: _describe(path, labels="others"),
+        lambda path: _describe(path, failure="exploded"),
+        lambda path: _describe(path, epoch=5),
+    ],
+    ids=["damaged", "another network", "other images", "diverged", "unfinished"],
+)
+def test_a_state_that_does_not_serve_is_left_alone(unlearnable, tmp_path, spoil):
+    folders = {"folder": tmp_path / "results" / "x", "checkpoints": tmp_path / "runs"}
+    runner.run([BEST], **folders)
+    once = len(unlearnable)
+    path = tmp_path / "runs" / results.key(BEST) / CHECKPOINT
+    spoil(path)
+    before = path.read_bytes()
+    (last,) = runner.run([LAST], **folders)
+    assert (last.best_epoch, len(unlearnable)) == (6, 2 * once)
+    assert path.read_bytes() == before
+
+
+def test_a_run_that_can_have_another_state_waits_for_it(monkeypatch):
+    monkeypatch.setattr(runner, "find_device", lambda _: torch.device("cuda"))
+    other, looking = BEST.replace(seed=1), LAST.replace(looks=3)
+
+    def choose(*waiting, resumable=True):
+        return runner._choose(waiting, {}, 9, 1e9, resumable=resumable)
+
+    assert choose(BEST, LAST, other) == [BEST, other]
+    assert choose(LAST, looking, other) == [LAST, other]
+    assert choose(looking, looking.replace(looks=4)) == [looking, looking.replace(looks=4)]
+    assert choose(BEST, BEST.replace(looks=3)) == [BEST, BEST.replace(looks=3)]
+    assert choose(BEST, LAST, resumable=False) == [BEST, LAST]
 
 
 def test_interrupted_runs_go_on_to_the_same_result(made, tmp_path):

@@ -107,6 +107,15 @@ def test_a_finished_run_is_tested_again_with_more_looks(tmp_path, device):
         train([job(closer.replace(keep="best"), tmp_path, looking(closer), device)])
 
 
+def test_a_state_of_another_network_is_named(tmp_path):
+    train([job(CONFIG, directory=tmp_path)])
+    tensors, description = checkpoint.read(tmp_path / CHECKPOINT)
+    tensors["model/9.weight"] = tensors.pop("model/0.weight")
+    checkpoint.write(tmp_path / CHECKPOINT, tensors, description)
+    with pytest.raises(checkpoint.CheckpointError, match="checkpoint.safetensors is of a network with other weights"):
+        train([job(CONFIG, directory=tmp_path)])
+
+
 def looking(config):
     torch.manual_seed(config.seed)
     layers = Canonicalizer(["x_shear"], channels=4, views={"x_shear": 1.0})

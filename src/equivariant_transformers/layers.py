@@ -370,11 +370,11 @@ class Viewed(Looking):
     def answer(self, images: Tensor, start: Warp | None = None) -> Tensor:
         """The backbone's output for what it sees of the images."""
         warp = self.views.draw(images) if start is None else start
-        value = outside(images, self.background)
         if self.view is not None:
+            value = outside(images, self.background)
             images = _look(images, warp, self.view.grid, value).flatten(1, 2)  # sheets as channels
         elif warp.steps:
-            images = warp.image(images, background=value)
+            images = warp.image(images, background=outside(images, self.background))
         result: Tensor = self.backbone(images)
         return result
 

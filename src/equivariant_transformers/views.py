@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TypeAlias
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from equivariant_transformers.groups import Group
 from equivariant_transformers.groups import group as find_group
+from equivariant_transformers.resampling import check_images
 from equivariant_transformers.warp import Warp
 
 Reach: TypeAlias = Mapping[str, float] | Mapping[Group, float] | Mapping[str | Group, float]
@@ -60,10 +61,10 @@ class RandomViews(nn.Module):
         return warp
 
 
-class Looking(nn.Module):
+class Looking(nn.Module, ABC):
     """A network that can answer by the mean over several fixed views of an image."""
 
-    _looks = 1
+    _looks: int
 
     @property
     def looks(self) -> int:
@@ -80,6 +81,7 @@ class Looking(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """The network's output; of several looks, the logarithms of mean probabilities."""
+        check_images(images)
         if self.training or self.looks == 1:
             return self.answer(images)
         views = self.random_views().spread(images, self.looks)

@@ -15,8 +15,8 @@ def load(model: str, looks: int | None = None) -> Classifier:
     """The model in a file or of a name, with as many `looks`; what is not known or cannot be is wrong usage."""
     with console.usage():
         classifier = find(model)
-        if looks is not None:
-            if not isinstance(classifier.module, Looking):
-                raise ValueError(f"looks go half as far as the random views of training, and {model} had none")
+        if looks is not None and isinstance(classifier.module, Looking):
             classifier.module.looks = looks
+        elif looks not in (None, 1):
+            raise ValueError(f"looks go half as far as the random views of training, and {model} had none")
         return classifier

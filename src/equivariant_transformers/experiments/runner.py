@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from equivariant_transformers import checkpoint
 from equivariant_transformers.data import Splits
 from equivariant_transformers.experiments import results
 from equivariant_transformers.experiments.display import Display
 from equivariant_transformers.experiments.jobs import find_device, load_data, make_job
 from equivariant_transformers.experiments.results import Record
 from equivariant_transformers.files import atomic_write
-from equivariant_transformers.training import CHECKPOINT, Config, Stopped, train
+from equivariant_transformers.training import CHECKPOINT, Config, Job, Stopped, train
 
 _START = {False: 10.0, True: 60.0}  # seconds before the first step and for the test, plain and compiled
 CRASH = ".crash.txt"
@@ -40,7 +41,7 @@ def run(
     `together` at a time on a GPU. After `budget` seconds `Stopped` is raised: what is finished is in `folder`; what is
     not goes on from its checkpoint the next time. Without `checkpoints` nothing could go on, so that no run is started
     which, as far as finished ones tell, would not end in time. `options` go to the functions that load the data.
-    Configs that keep the last epoch and differ in their test alone are trained once.
+    A run that keeps its last epoch is not trained if a finished one differs from it in its test alone.
 
     A run that an error ends leaves the error in `folder`, in a file of its own, and is tried again the next time; the
     others go on.
@@ -84,8 +85,8 @@ def _choose(
             break
         if batch and _data(config) != _data(batch[0]):
             continue
-        if resumable and any(_training(config) == _training(other) for other in batch):
-            continue  # it will have the other's state
+        if resumable and any(other in batch for other in _alike(config)):
+            continue  # it waits for the other's state
         cost = 0.0 if resumable else (results.estimate(config, known.values()) or 0.0) + _START[config.compile]
         if cost <= seconds:
             batch.append(config)
@@ -131,13 +132,13 @@ def _attempt(
     batch: Sequence[Config], splits: Splits, checkpoints: Path | None, deadline: float, display: Display | None
 ) -> dict[str, Record]:
     names = [results.key(config) for config in batch]
-    if checkpoints is not None:
-        for config in batch:
-            _adopt(config, checkpoints)
     jobs = [
         make_job(config, splits, directory=checkpoints and checkpoints / name, name=name)
         for config, name in zip(batch, names, strict=True)
     ]
+    if checkpoints is not None:
+        for job in jobs:
+            _adopt(job, checkpoints)
     outcomes = train(jobs, report=display, deadline=deadline)
     origin = "; tested on: ".join(dict.fromkeys((splits.train.origin, splits.test.origin)))
     return {
@@ -151,22 +152,36 @@ def _attempt(
     }
 
 
-def _adopt(config: Config, checkpoints: Path) -> None:
-    """Take the state of a run that is trained alike, where no epoch is chosen by its error."""
-    own = checkpoints / results.key(config) / CHECKPOINT
-    if config.keep != "last" or own.exists():
+def _alike(config: Config) -> list[Config]:
+    """Configs that differ from one that keeps the last epoch in their test alone, the first to be had first."""
+    if config.keep != "last":
+        return []
+    others = (config.replace(keep="best", looks=1), config.replace(looks=1))
+    return [other for other in others if other != config]
+
+
+def _adopt(job: Job, checkpoints: Path) -> None:
+    """Give a job that has no state that of a finished run that was trained as it would be, if there is one."""
+    assert job.directory is not None
+    own = job.directory / CHECKPOINT
+    if own.exists():
         return
-    for other in (_training(config), config.replace(looks=1)):
-        state = checkpoints / results.key(other) / CHECKPOINT
-        if state.exists():
+    for path in (checkpoints / results.key(other) / CHECKPOINT for other in _alike(job.config)):
+        if path.exists() and _serves(path, job):
             with atomic_write(own) as file:
-                file.write(state.read_bytes())
+                file.write(path.read_bytes())
             return
 
 
-def _training(config: Config) -> Config:
-    """The same for configs that differ in their test alone."""
-    return config.replace(keep="best", looks=1)
+def _serves(path: Path, job: Job) -> bool:
+    """Whether the state at `path` is whole, of a finished run on the same images, and of the same network."""
+    try:
+        tensors, description = checkpoint.read(path)
+    except checkpoint.CheckpointError:
+        return False
+    finished = description["epoch"] == job.config.epochs and description["failure"] is None
+    names = {f"model/{name}" for name in job.module.state_dict()}
+    return finished and description.get("labels") == job.labels and names <= tensors.keys()
 
 
 def _data(config: Config) -> tuple[object, ...]:

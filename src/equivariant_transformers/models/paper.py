@@ -119,7 +119,7 @@ def build(
             made, in_channels, passes=passes, background=background, jitter=jitter, views=views
         )
         return Canonicalized(classifier, canonicalizer, chart=view, looks=looks)
-    if views or looks != 1:  # without views it says what is wrong
+    if views or looks != 1:  # `Viewed` refuses looks without views
         return Viewed(classifier, views or {}, view, background=background, looks=looks)
     return nn.Sequential(InChart(view, background=background), classifier) if view else classifier
 

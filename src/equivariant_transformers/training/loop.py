@@ -231,9 +231,14 @@ class _Running:
             raise checkpoint.CheckpointError(
                 f"{path} belongs to a run on other images than there are now. Choose another directory, or begin anew"
             )
-        self.run.load_state(tensors)
-        for name, tensor in self.kept.items():
-            tensor.copy_(tensors[f"best/{name}"])
+        try:
+            self.run.load_state(tensors)
+            for name, tensor in self.kept.items():
+                tensor.copy_(tensors[f"best/{name}"])
+        except (KeyError, RuntimeError) as error:
+            raise checkpoint.CheckpointError(
+                f"{path} is of a network with other weights. Remove this file, and the run begins anew"
+            ) from error
         self.epoch, self.step = description["epoch"], description["step"]
         self.result.history = description["history"]
         self.result.best_epoch = description["best_epoch"]
