@@ -112,7 +112,7 @@ def test_a_state_of_another_network_is_named(tmp_path):
     tensors, description = checkpoint.read(tmp_path / CHECKPOINT)
     tensors["model/9.weight"] = tensors.pop("model/0.weight")
     checkpoint.write(tmp_path / CHECKPOINT, tensors, description)
-    with pytest.raises(checkpoint.CheckpointError, match="checkpoint.safetensors is of a network with other weights"):
+    with pytest.raises(checkpoint.CheckpointError, match="is of a network with other weights"):
         train([job(CONFIG, directory=tmp_path)])
 
 
