@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from equivariant_transformers import checkpoint
 from equivariant_transformers.data import Splits
 from equivariant_transformers.experiments import results
 from equivariant_transformers.experiments.display import Display
 from equivariant_transformers.experiments.jobs import find_device, load_data, make_job
 from equivariant_transformers.experiments.results import Record
 from equivariant_transformers.files import atomic_write
-from equivariant_transformers.training import CHECKPOINT, Config, Job, Stopped, train
+from equivariant_transformers.training import CHECKPOINT, Config, Job, Stopped, is_finished, train
 
 _START = {False: 10.0, True: 60.0}  # seconds before the first step and for the test, plain and compiled
 CRASH = ".crash.txt"
@@ -167,21 +166,10 @@ def _adopt(job: Job, checkpoints: Path) -> None:
     if own.exists():
         return
     for path in (checkpoints / results.key(other) / CHECKPOINT for other in _alike(job.config)):
-        if path.exists() and _serves(path, job):
+        if is_finished(path, job):
             with atomic_write(own) as file:
                 file.write(path.read_bytes())
             return
-
-
-def _serves(path: Path, job: Job) -> bool:
-    """Whether the state at `path` is whole, of a finished run on the same images, and of the same network."""
-    try:
-        tensors, description = checkpoint.read(path)
-    except checkpoint.CheckpointError:
-        return False
-    finished = description["epoch"] == job.config.epochs and description["failure"] is None
-    names = {f"model/{name}" for name in job.module.state_dict()}
-    return finished and description.get("labels") == job.labels and names <= tensors.keys()
 
 
 def _data(config: Config) -> tuple[object, ...]:

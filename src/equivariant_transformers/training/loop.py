@@ -137,6 +137,17 @@ def _stop(active: Sequence[_Running], signalled: Sequence[str] | None) -> NoRetu
     raise Stopped(f"stopped by {name}", signal=name)
 
 
+def is_finished(path: Path, job: Job) -> bool:
+    """Whether the state at `path` is whole, of a run that went well to its end, on the images and network of `job`."""
+    try:
+        tensors, description = checkpoint.read(path)
+    except checkpoint.CheckpointError:
+        return False
+    ended = description["epoch"] == job.config.epochs and description["failure"] is None
+    names = {f"model/{name}" for name in job.module.state_dict()}
+    return ended and description.get("labels") == job.labels and names <= tensors.keys()
+
+
 class _Running:
     """A job under way."""
 
