@@ -61,7 +61,7 @@ def cell_records(experiment: Experiment, records: Iterable[Record]) -> dict[Cell
 
 
 def measured(experiment: Experiment, records: Collection[Record]) -> str:
-    """Mean and standard deviation over the runs of a cell that ended well, with their number.
+    """Mean and standard deviation over the runs of a cell that ended well, with their number, for one line.
 
     Runs that diverged are counted, and left out of the mean.
     """
@@ -73,7 +73,7 @@ def measured(experiment: Experiment, records: Collection[Record]) -> str:
         return diverged
     spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
     notes = ", ".join(filter(None, (f"n = {len(values)}", diverged)))
-    return f"**{fmean(values):.2f}{spread}** ({notes})"
+    return f"**{fmean(values):.2f}{spread}** ({notes})".replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _table(experiment: Experiment, records: dict[Cell, list[Record]]) -> str:
