@@ -136,7 +136,7 @@ def test_a_finished_run_is_tested_again_with_its_last_epoch(et, trained, tmp_pat
     shutil.copytree(trained, directory)
     losses = json.loads((directory / "result.json").read_text())["losses"]
     out, err = et("train", "--config", directory / "config.yaml", "--out", directory, "--keep", "last")
-    assert re.match(rf"test error [\d.]+ % with the last of {len(losses)} epochs, on validation data", out)
+    assert re.match(rf"test error [\d.]+ % with the last of {len(losses)} epochs \([\d.]+ % on validation data\)", out)
     assert "epoch" not in err
     again = json.loads((directory / "result.json").read_text())
     assert (again["best_epoch"], again["losses"]) == (len(losses), losses)

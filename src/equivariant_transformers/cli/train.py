@@ -126,7 +126,7 @@ def _interrupted(stopped: Stopped, directory: Path) -> console.Failure:
 
 
 def _summary(result: Result) -> str:
-    epochs, validation = len(result.history), f"on validation data ({result.validation_error:.2f} %)"
-    best = f"epoch {result.best_epoch} of {epochs}, the best {validation}"
-    which = best if result.config.keep == "best" else f"the last of {epochs} epochs, {validation}"
-    return f"test error {result.test_error:.2f} % with {which}"
+    epochs, validation = len(result.history), f"{result.validation_error:.2f} %"
+    best = f"epoch {result.best_epoch} of {epochs}, the best on validation data ({validation})"
+    last = f"the last of {epochs} epochs ({validation} on validation data)"
+    return f"test error {result.test_error:.2f} % with {best if result.config.keep == 'best' else last}"
