@@ -505,9 +505,7 @@ def test_the_report_says_what_the_files_hold(made, tmp_path):
     records = runner.run(TABLE.configs(only=["small"]), folder=tmp_path / "tiny", checkpoints=None)
     errors = [record.test_error for record in records if record.config.copies == 1]
     table = plain(report.table("tiny", tmp_path))
-    assert f"**{statistics.fmean(errors):.2f} ± {statistics.stdev(errors):.2f}** (n = 2)<br>paper 12.50 |" in plain(
-        table
-    )
+    assert f"**{statistics.fmean(errors):.2f} ± {statistics.stdev(errors):.2f}** (n = 2)<br>paper 12.50 |" in table
     assert "| averaged | not measured<br>paper 10.00 |  |" in table
     assert "*4 of 6 runs, in 2 of 3 cells;" in table
 

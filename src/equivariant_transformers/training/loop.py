@@ -144,8 +144,7 @@ def is_finished(path: Path, job: Job) -> bool:
     except checkpoint.CheckpointError:
         return False
     ended = description["epoch"] == job.config.epochs and description["failure"] is None
-    names = {f"model/{name}" for name in job.module.state_dict()}
-    return ended and description.get("labels") == job.labels and names <= tensors.keys()
+    return ended and description.get("labels") == job.labels and _fits(tensors, job.module)
 
 
 class _Running:
@@ -242,14 +241,13 @@ class _Running:
             raise checkpoint.CheckpointError(
                 f"{path} belongs to a run on other images than there are now. Choose another directory, or begin anew"
             )
-        try:
-            self.run.load_state(tensors)
-            for name, tensor in self.kept.items():
-                tensor.copy_(tensors[f"best/{name}"])
-        except (KeyError, RuntimeError) as error:
+        if not _fits(tensors, self.job.module):
             raise checkpoint.CheckpointError(
                 f"{path} is of a network with other weights. Remove this file, and the run begins anew"
-            ) from error
+            )
+        self.run.load_state(tensors)
+        for name, tensor in self.kept.items():
+            tensor.copy_(tensors[f"best/{name}"])
         self.epoch, self.step = description["epoch"], description["step"]
         self.result.history = description["history"]
         self.result.best_epoch = description["best_epoch"]
@@ -258,6 +256,12 @@ class _Running:
         self.result.failure = description["failure"]
         if self.job.config.keep == "last" and self.epoch and not (self.step or self.result.failure):
             self._keep(self.evaluation.error())  # which it did, unless it kept the best before or looked otherwise
+
+
+def _fits(tensors: dict[str, Tensor], module: nn.Module) -> bool:
+    """Whether a state has the weights of `module`, by their names and shapes."""
+    there = {name: tensor.shape for name, tensor in tensors.items() if name.startswith("model/")}
+    return there == {f"model/{name}": tensor.shape for name, tensor in module.state_dict().items()}
 
 
 def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:
