@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import types
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from matfiles import write_mat
 from PIL import Image
 from rich.console import Console
 
@@ -33,7 +35,7 @@ from equivariant_transformers.experiments import results
 from equivariant_transformers.experiments.jobs import find_data
 from equivariant_transformers.models import build
 from equivariant_transformers.pretrained import pretrained
-from equivariant_transformers.training import CHECKPOINT, Config
+from equivariant_transformers.training import CHECKPOINT, Config, Stopped
 
 SMALL = ["--network", "z2cnn", "--layers", "rotation", "--batch-size", "10", "--device", "cpu"]
 
@@ -496,6 +498,47 @@ def test_audit_of_a_model(et, trained, bars):
 
 
 # Data and information
+
+
+@pytest.fixture
+def other_svhn(tmp_path, monkeypatch):
+    """A few images in the layout of SVHN's release, which are not the release."""
+    for part, count in (("train", 40), ("test", 20)):
+        images = np.random.default_rng(count).integers(0, 256, (32, 32, 3, count), dtype=np.uint8)
+        labels = np.arange(count, dtype=np.uint8)[:, None] % 10 + 1
+        write_mat(tmp_path / "svhn" / f"{part}_32x32.mat", X=images, y=labels)
+    monkeypatch.setenv("ET_DATA", str(tmp_path))
+    known = DATASETS["svhn"]
+    monkeypatch.setitem(DATASETS, "svhn", dataclasses.replace(known, load=partial(known.load, validation=10)))
+
+
+@pytest.mark.usefixtures("other_svhn")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("evaluate", "svhn"),
+        ("audit", "svhn", "--dataset", "svhn", "--count", 2),
+        ("train", "svhn", "--layers", "none", "--epochs", 1, "--batch-size", 10),
+    ],
+    ids=lambda command: command[0],
+)
+def test_files_that_are_not_official_are_read_only_if_one_says_so(et, tmp_path, command):
+    command = (*command, "--device", "cpu", "--json", *(["--out", tmp_path / "run"] if command[0] == "train" else []))
+    assert "with accept_other_files=True, or --accept-other-files, they are read" in et(*command, code=1).err
+    found = json.loads(et(*command, "--accept-other-files").out)
+    if "origin" in found:
+        assert found["origin"] == "files other than the official ones: train_32x32.mat, test_32x32.mat"
+
+
+@pytest.mark.usefixtures("other_svhn")
+def test_a_run_on_such_files_goes_on_with_them(et, tmp_path, monkeypatch):
+    def stop(*_, **__):
+        raise Stopped("stopped by SIGTERM", "SIGTERM")
+
+    monkeypatch.setattr("equivariant_transformers.cli.train.run_jobs", stop)
+    command = ("train", "svhn", "--batch-size", 10, "--device", "cpu", "--out", tmp_path / "run")
+    _, err = et(*command, "--accept-other-files", code=143)
+    assert err.endswith(f"--out {tmp_path / 'run'} --accept-other-files\n")
 
 
 @pytest.mark.usefixtures("blank_is_known")

@@ -58,7 +58,7 @@ def made(monkeypatch):
         return network(config.seed, config.dropout)
 
     monkeypatch.setattr(jobs, "make_module", make_module)
-    monkeypatch.setattr(runner, "load_data", lambda *_: Splits(bars(100, 0), bars(33, 1), bars(40, 2)))
+    monkeypatch.setattr(runner, "load_data", lambda *_, **__: Splits(bars(100, 0), bars(33, 1), bars(40, 2)))
     monkeypatch.setitem(EXPERIMENTS, "tiny", TABLE)
     return configs
 
@@ -226,7 +226,7 @@ def unlearnable(made, monkeypatch):
 
     steps, step = [], Run.step
     monkeypatch.setattr(Run, "step", lambda self: (steps.append(self), step(self)))
-    monkeypatch.setattr(runner, "load_data", lambda *_: Splits(data(100, 0), data(33, 1), data(40, 2)))
+    monkeypatch.setattr(runner, "load_data", lambda *_, **__: Splits(data(100, 0), data(33, 1), data(40, 2)))
     return steps
 
 
@@ -329,7 +329,7 @@ def test_files_that_are_not_official_are_read_only_if_one_says_so(made, tmp_path
     for number, flags in enumerate(([], ["--accept-other-files"])):
         folders = ["--results", str(tmp_path / str(number)), "--no-checkpoints"]
         assert main(["reproduce", "tiny", "--only", "averaged", "--seeds", "1", *flags, *folders]) == 0
-    assert seen == [{}, {"accept_other_files": True}]
+    assert seen == [{"accept_other_files": False}, {"accept_other_files": True}]
     with pytest.raises(ValueError, match="projective-mnist does not let you choose accept_other_files: leave it out"):
         jobs.load_data(TINY, torch.device("cpu"), accept_other_files=True)
 

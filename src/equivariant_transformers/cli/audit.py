@@ -13,6 +13,7 @@ from torch import Tensor
 from equivariant_transformers.audit import self_consistency
 from equivariant_transformers.charts import chart
 from equivariant_transformers.cli import console, models
+from equivariant_transformers.cli.data import AcceptOtherFiles
 from equivariant_transformers.experiments.jobs import find_data, find_device, is_folder, load_data
 from equivariant_transformers.groups import Group, lookup
 from equivariant_transformers.layers import Canonicalized, EquivariantTransformer, Layer, SpatialTransformer
@@ -48,6 +49,7 @@ def audit(
     dataset: Annotated[
         str, typer.Option(metavar="NAME", help="A data set or a folder; its test images are used.")
     ] = "mnist",
+    accept_other_files: AcceptOtherFiles = False,
     count: Annotated[int, typer.Option(min=1, help="How many of the images.")] = 32,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw predicted against true poses as PNG.")] = None,
     device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
@@ -65,7 +67,7 @@ def audit(
         if model and group:
             raise ValueError("audit a model or --group, not both")
         subject = _from_model(model, where) if model else _from_names(group, predictor, seed, where)
-    pictures = _pictures(subject, config, count)
+    pictures = _pictures(subject, config, count, accept_other_files=accept_other_files)
     found = [
         _follow(layer, pictures, acting, index, subject.size)
         for layer in subject.layers
@@ -114,11 +116,14 @@ def _from_names(names: str | None, predictor: str, seed: int, device: torch.devi
     return Subject(layers, 1, (64, 64), one, zero)
 
 
-def _pictures(subject: Subject, config: Config, count: int) -> Tensor:
+def _pictures(subject: Subject, config: Config, count: int, *, accept_other_files: bool) -> Tensor:
     """The first test images on a canvas, as the layers take them: `(B, C, pixels, pixels)`."""
     shape = {"channels": subject.channels} if is_folder(config.dataset) else {}
     with console.loading() as loading:
-        images = load_data(config, subject.scale.device, progress=loading, **shape).test.images[:count]
+        splits = load_data(
+            config, subject.scale.device, accept_other_files=accept_other_files, progress=loading, **shape
+        )
+    images = splits.test.images[:count]
     if images.shape[1] != subject.channels:
         images = images.float().mean(1, keepdim=True).expand(-1, subject.channels, -1, -1)
     pixels = max(_CANVAS, *(3 * side for side in images.shape[-2:]), *(2 * side for side in subject.size))

@@ -16,6 +16,9 @@ Name = Annotated[str, typer.Argument(help=f"One of {', '.join(DATASETS)}.")]
 Options = Annotated[
     list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of the set, as examples=10000.")
 ]
+AcceptOtherFiles = Annotated[
+    bool, typer.Option("--accept-other-files", help="Read files of SVHN that are not the official ones.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

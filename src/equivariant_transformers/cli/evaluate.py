@@ -11,6 +11,7 @@ from torch import Tensor
 
 from equivariant_transformers.classifier import Classifier
 from equivariant_transformers.cli import console, models
+from equivariant_transformers.cli.data import AcceptOtherFiles
 from equivariant_transformers.data import ImageSet
 from equivariant_transformers.data.cache import Progress
 from equivariant_transformers.experiments.jobs import find_data, find_device, hash_labels, is_folder, load_data, place
@@ -25,6 +26,7 @@ def evaluate(
     dataset: Annotated[
         str | None, typer.Option(metavar="NAME", help="A data set or a folder of images; the model's own if not given.")
     ] = None,
+    accept_other_files: AcceptOtherFiles = False,
     looks: Annotated[int | None, typer.Option(metavar="N", help=models.LOOKS)] = None,
     device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
     as_json: Annotated[
@@ -40,7 +42,7 @@ def evaluate(
     place(classifier, where)
     memory.keep()
     with console.loading() as progress:
-        images = load_test_images(classifier, dataset, progress)
+        images = load_test_images(classifier, dataset, progress, accept_other_files=accept_other_files)
         answers = count_answers(classifier, images, progress)
     mistakes = int(answers.sum() - answers.trace())
     low, high = wilson_interval(mistakes, len(images))
@@ -66,7 +68,9 @@ def evaluate(
     console.say(f"test error {error}, {mistakes:,} of {len(images):,} images of {images.name}, {images.origin}{each}")
 
 
-def load_test_images(classifier: Classifier, dataset: str | None, progress: Progress) -> ImageSet:
+def load_test_images(
+    classifier: Classifier, dataset: str | None, progress: Progress, *, accept_other_files: bool = False
+) -> ImageSet:
     """The test part of `dataset`, or of the data that the classifier was trained on, on its device."""
     card = classifier.card
     config = card.config.replace(dataset=dataset or card.config.dataset, copies=1)  # copies are for training
@@ -74,7 +78,9 @@ def load_test_images(classifier: Classifier, dataset: str | None, progress: Prog
         config = config.replace(examples=None)
     folder = is_folder(config.dataset)
     shape = {"size": card.size, "channels": card.in_channels} if folder else {}
-    splits = load_data(config, classifier.scale.device, progress=progress, **shape)
+    splits = load_data(
+        config, classifier.scale.device, accept_other_files=accept_other_files, progress=progress, **shape
+    )
     images = splits.test
     if images.classes != card.classes:
         raise ValueError(

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from equivariant_transformers.cli import console
+from equivariant_transformers.cli.data import AcceptOtherFiles
 from equivariant_transformers.experiments import command
 from equivariant_transformers.experiments.display import parse_duration
 from equivariant_transformers.experiments.jobs import find_device
@@ -30,9 +31,7 @@ def reproduce(
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs for each cell.")] = None,
     fast: Annotated[bool, typer.Option("--fast", help="Compile the networks and use bfloat16, for GPUs.")] = False,
-    accept_other_files: Annotated[
-        bool, typer.Option("--accept-other-files", help="Read files of SVHN that are not the official ones.")
-    ] = False,
+    accept_other_files: AcceptOtherFiles = False,
     device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder that figures are drawn into.")] = Path("out"),
     report: Annotated[

@@ -13,6 +13,7 @@ import typer
 from equivariant_transformers.classifier import Card, Classifier
 from equivariant_transformers.cli import console
 from equivariant_transformers.cli.config import make_config, to_yaml, with_flags
+from equivariant_transformers.cli.data import AcceptOtherFiles
 from equivariant_transformers.cli.presets import PRESETS
 from equivariant_transformers.cli.progress import Report, TensorBoard, watching
 from equivariant_transformers.experiments import results
@@ -37,6 +38,7 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume/--fresh", help="Go on from the checkpoint in DIR, or begin anew.")
     ] = True,
+    accept_other_files: AcceptOtherFiles = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write events into DIR/tensorboard.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     **flags: Any,
@@ -54,7 +56,7 @@ def train(
         if tensorboard and console.speaks():
             reports.append(TensorBoard(directory / "tensorboard", settings))
         with console.loading() as loading:
-            splits = load_data(settings, device, progress=loading)
+            splits = load_data(settings, device, accept_other_files=accept_other_files, progress=loading)
         job = make_job(settings, splits, directory=directory)
 
         if not resume:
@@ -69,7 +71,7 @@ def train(
                 reports.append(watch)
                 (result,) = run_jobs([job], report=report)
         except Stopped as stopped:
-            raise _interrupted(stopped, directory) from None
+            raise _interrupted(stopped, directory, accept_other_files=accept_other_files) from None
         parameters = sum(parameter.numel() for parameter in job.module.parameters())
         record = results.record(result, parameters=parameters, origin=splits.train.origin, together=1)
         if console.speaks():
@@ -119,9 +121,10 @@ def _forget(directory: Path) -> None:
         torch.distributed.barrier()
 
 
-def _interrupted(stopped: Stopped, directory: Path) -> console.Failure:
+def _interrupted(stopped: Stopped, directory: Path, *, accept_other_files: bool) -> console.Failure:
     place = shlex.quote(str(directory))
     again = f"et train --config {shlex.quote(str(directory / 'config.yaml'))} --out {place}"
+    again += " --accept-other-files" if accept_other_files else ""
     return console.Failure(f"{stopped}; all is saved, go on with: {again}", console.code_of(stopped.signal))
 
 

@@ -86,7 +86,7 @@ def reproduce(
                 together=experiment.together if together is None else together,
                 budget=budget,
                 display=display,
-                **({"accept_other_files": True} if accept_other_files else {}),
+                accept_other_files=accept_other_files,
             )
     except Stopped as reason:
         stopped = reason

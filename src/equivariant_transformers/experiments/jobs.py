@@ -54,8 +54,10 @@ def find_data(name: str) -> Callable[..., Splits]:
     return lookup(data.DATASETS, name, "data set").load
 
 
-def load_data(config: Config, device: torch.device, **options: Any) -> Splits:
+def load_data(config: Config, device: torch.device, *, accept_other_files: bool = False, **options: Any) -> Splits:
     """The parts of the config's data set on `device`; `options` go to the function that loads it."""
+    if accept_other_files:  # which few data sets ask
+        options["accept_other_files"] = True
     load = find_data(config.dataset)
     known = inspect.signature(load).parameters
     asked = [name for name, usual in (("examples", None), ("copies", 1)) if getattr(config, name) != usual]
