@@ -26,7 +26,7 @@ from equivariant_transformers.data.synthesis import image_set
 from equivariant_transformers.experiments import EXPERIMENTS, results
 from equivariant_transformers.experiments.jobs import find_device, load_data, make_job, place
 from equivariant_transformers.groups import lookup
-from equivariant_transformers.training import train
+from equivariant_transformers.training import memory, train
 from equivariant_transformers.training.run import Evaluation
 
 ROW = "ET-LP sh-hr-px-py: averaging, views"
@@ -244,6 +244,7 @@ def main():
     splits = load_data(configs[0], device)
     wide = more_versions(splits, configs[0])
     if arguments.model:
+        memory.keep()
         for name in arguments.model:
             module = place(load(name, arguments.looks).module, device)
             print(name, error(module, wide, configs[0]), flush=True)
