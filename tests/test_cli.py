@@ -33,6 +33,7 @@ from equivariant_transformers.cli.presets import PRESETS
 from equivariant_transformers.data import DATASETS, ImageSet, Source, Splits
 from equivariant_transformers.experiments import results
 from equivariant_transformers.experiments.jobs import find_data
+from equivariant_transformers.layers import Canonicalized
 from equivariant_transformers.models import build
 from equivariant_transformers.pretrained import pretrained
 from equivariant_transformers.training import CHECKPOINT, Config, Stopped
@@ -370,6 +371,18 @@ def test_evaluate_says_how_often_it_looked(et, bars, tmp_path):
     assert et("evaluate", model, "--looks", 3).out.endswith(", 3 looks at each\n")
     assert "looks" not in et("evaluate", model).out
     et("evaluate", model, "--looks", 1)
+
+
+@pytest.mark.parametrize("looks", [1, 2, 4, 9])
+def test_more_looks_take_smaller_batches_and_no_more_memory(et, monkeypatch, looks):
+    part = ImageSet(images=torch.zeros(10, 1, 64, 64, dtype=torch.uint8), labels=torch.arange(10), name="", origin="")
+    monkeypatch.setattr("equivariant_transformers.cli.evaluate.load_test_images", lambda *_, **__: part)
+    monkeypatch.setattr("equivariant_transformers.cli.evaluate._BATCH", 4)
+    seen, answer = [], Canonicalized.answer
+    monkeypatch.setattr(Canonicalized, "answer", lambda *a: seen.append(len(a[1])) or answer(*a))
+    et("evaluate", "projective-mnist-softmax", "--looks", looks, "--device", "cpu")
+    assert sum(seen) == 10 * looks
+    assert max(seen) == max(4, looks)
 
 
 def test_evaluate_warns_of_a_folder_that_has_changed_since_training(et, bars, tmp_path):

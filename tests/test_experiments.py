@@ -234,6 +234,13 @@ BEST = TINY.replace(epochs=6, views=("rotation=1",))
 LAST = BEST.replace(keep="last")
 
 
+def test_looks_take_smaller_batches_and_no_more_memory():
+    splits = Splits(*(bars(300, seed) for seed in range(3)))
+    for looks, size in ((1, 250), (8, 31), (300, 1)):
+        job = jobs.make_job(LAST.replace(looks=looks), splits)
+        assert job.validation.batch_size == job.test.batch_size == size
+
+
 def test_runs_that_differ_in_their_test_alone_are_trained_once(unlearnable, tmp_path):
     (alone,) = runner.run([LAST], folder=tmp_path / "alone" / "x", checkpoints=None)
     once = len(unlearnable)

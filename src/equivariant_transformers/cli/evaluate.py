@@ -18,7 +18,7 @@ from equivariant_transformers.experiments.jobs import find_data, find_device, ha
 from equivariant_transformers.training import memory
 from equivariant_transformers.views import Looking
 
-_BATCH = 250
+_BATCH = 250  # images at once, each look counted as one
 
 
 def evaluate(
@@ -41,12 +41,12 @@ def evaluate(
     classifier = models.load(model, looks)
     place(classifier, where)
     memory.keep()
+    times = classifier.module.looks if isinstance(classifier.module, Looking) else 1
     with console.loading() as progress:
         images = load_test_images(classifier, dataset, progress, accept_other_files=accept_other_files)
-        answers = count_answers(classifier, images, progress)
+        answers = count_answers(classifier, images, progress, batch_size=max(1, _BATCH // times))
     mistakes = int(answers.sum() - answers.trace())
     low, high = wilson_interval(mistakes, len(images))
-    times = classifier.module.looks if isinstance(classifier.module, Looking) else 1
     if as_json:
         console.print_json(
             {
@@ -95,11 +95,11 @@ def load_test_images(
 
 
 @torch.no_grad()
-def count_answers(classifier: Classifier, images: ImageSet, progress: Progress) -> Tensor:
+def count_answers(classifier: Classifier, images: ImageSet, progress: Progress, *, batch_size: int) -> Tensor:
     """How often the classifier took an image of each class (rows) for one of each (columns)."""
     classes = len(images.classes)
     answers, seen = torch.zeros(classes * classes, dtype=torch.long, device=images.labels.device), 0
-    for batch, labels in zip(torch.split(images.images, _BATCH), torch.split(images.labels, _BATCH), strict=True):
+    for batch, labels in zip(*(torch.split(part, batch_size) for part in (images.images, images.labels)), strict=True):
         answers += torch.bincount(classes * labels + classifier(batch).argmax(1), minlength=len(answers))
         seen += len(labels)
         progress("classifying", seen / len(images))

@@ -84,7 +84,8 @@ def make_job(config: Config, splits: Splits, *, directory: Path | None = None, n
     """A job for the trainer; this process's share of it, if there are several."""
     device = splits.train.images.device
     share = {"rank": distributed.rank(), "world_size": distributed.world_size()}
-    evaluated = (min(_EVALUATION_BATCH[device.type], len(part)) for part in (splits.validation, splits.test))
+    most = max(share["world_size"], _EVALUATION_BATCH[device.type] // config.looks)  # each look is a copy of the batch
+    evaluated = (min(most, len(part)) for part in (splits.validation, splits.test))
     validation, test = (
         Loader(part, batch_size=size - size % share["world_size"], **share)
         for part, size in zip((splits.validation, splits.test), evaluated, strict=True)
