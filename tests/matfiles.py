@@ -20,6 +20,14 @@ def write_mat(path, *, compress=True, **arrays):
             file.write(struct.pack("<II", 15, len(squeezed)) + squeezed if compress else matrix)
 
 
+def write_svhn(folder, **counts):
+    """Files in the layout of SVHN's release, with so many images of each part, which differ from each other."""
+    for seed, (part, count) in enumerate(counts.items()):
+        images = np.random.default_rng(seed).integers(0, 256, (32, 32, 3, count), dtype=np.uint8)
+        labels = np.arange(count, dtype=np.uint8)[:, None] % 10 + 1
+        write_mat(folder / f"{part}_32x32.mat", X=images, y=labels)
+
+
 def _structure(name, fields):
     return (
         _element(6, struct.pack("<II", 2, 0))

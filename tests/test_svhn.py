@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from matfiles import write_mat
+from matfiles import write_mat, write_svhn
 
 from equivariant_transformers.data import svhn
 from equivariant_transformers.data.imageset import statistics
@@ -19,10 +19,7 @@ MODULE = importlib.import_module("equivariant_transformers.data.svhn")
 @pytest.fixture
 def folder(tmp_path):
     """Files in the layout of the release, with 60, 30 and 40 images that differ from each other."""
-    for seed, (part, count) in enumerate((("train", 60), ("test", 30), ("extra", 40))):
-        images = np.random.default_rng(seed).integers(0, 256, (32, 32, 3, count), dtype=np.uint8)
-        labels = np.arange(count, dtype=np.uint8)[:, None] % 10 + 1
-        write_mat(tmp_path / f"{part}_32x32.mat", X=images, y=labels)
+    write_svhn(tmp_path, train=60, test=30, extra=40)
     return tmp_path
 
 

@@ -67,7 +67,7 @@ def audit(
         if model and group:
             raise ValueError("audit a model or --group, not both")
         subject = _from_model(model, where) if model else _from_names(group, predictor, seed, where)
-    pictures = _pictures(subject, config, count, accept_other_files=accept_other_files)
+    pictures, origin = _pictures(subject, config, count, accept_other_files=accept_other_files)
     found = [
         _follow(layer, pictures, acting, index, subject.size)
         for layer in subject.layers
@@ -77,7 +77,7 @@ def audit(
         _plot(found, out)
     figures = [_figures(result) for result in found]
     if as_json:
-        console.print_json({"images": len(pictures), "dataset": dataset, "parameters": figures})
+        console.print_json({"images": len(pictures), "dataset": dataset, "origin": origin, "parameters": figures})
         return
     rows = [
         [
@@ -116,8 +116,8 @@ def _from_names(names: str | None, predictor: str, seed: int, device: torch.devi
     return Subject(layers, 1, (64, 64), one, zero)
 
 
-def _pictures(subject: Subject, config: Config, count: int, *, accept_other_files: bool) -> Tensor:
-    """The first test images on a canvas, as the layers take them: `(B, C, pixels, pixels)`."""
+def _pictures(subject: Subject, config: Config, count: int, *, accept_other_files: bool) -> tuple[Tensor, str]:
+    """The first test images on a canvas, as the layers take them, `(B, C, pixels, pixels)`, and their origin."""
     shape = {"channels": subject.channels} if is_folder(config.dataset) else {}
     with console.loading() as loading:
         splits = load_data(
@@ -127,7 +127,7 @@ def _pictures(subject: Subject, config: Config, count: int, *, accept_other_file
     if images.shape[1] != subject.channels:
         images = images.float().mean(1, keepdim=True).expand(-1, subject.channels, -1, -1)
     pixels = max(_CANVAS, *(3 * side for side in images.shape[-2:]), *(2 * side for side in subject.size))
-    return 255 * on_canvas(images / 255, pixels) * subject.scale + subject.shift
+    return 255 * on_canvas(images / 255, pixels) * subject.scale + subject.shift, splits.test.origin
 
 
 @torch.no_grad()

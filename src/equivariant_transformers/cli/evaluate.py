@@ -69,7 +69,7 @@ def evaluate(
 
 
 def load_test_images(
-    classifier: Classifier, dataset: str | None, progress: Progress, *, accept_other_files: bool = False
+    classifier: Classifier, dataset: str | None, progress: Progress, *, accept_other_files: bool
 ) -> ImageSet:
     """The test part of `dataset`, or of the data that the classifier was trained on, on its device."""
     card = classifier.card

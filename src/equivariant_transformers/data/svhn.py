@@ -69,7 +69,8 @@ def svhn(
     if differing and not accept_other_files:
         raise ValueError(
             f"not as officially released: {', '.join(differing)} in {folder}. Without them the official ones are "
-            "downloaded; with accept_other_files=True, or --accept-other-files, they are read, and results will say so"
+            "downloaded; with accept_other_files=True they are read, and results will say so (et train, evaluate, "
+            "audit and reproduce: --accept-other-files)"
         )
     (images, labels), test = _read(paths["train"]), _read(paths["test"])
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
