@@ -21,6 +21,11 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one process a core: more threads woul
 NO_BROWSER = "needs a Chromium"
 
 
+def pytest_addoption(parser):
+    parser.addoption("--fuzz-scale", type=int, default=1, help="run N times as many cases of each fuzzer")
+    parser.addoption("--fuzz-case", type=int, default=None, help="run this case of each fuzzer alone")
+
+
 def pytest_collection_modifyitems(items):
     missing = {"cuda": not torch.cuda.is_available(), "browser": chromium.path() is None}
     reasons = {"cuda": "needs a CUDA device", "browser": NO_BROWSER}
