@@ -13,8 +13,8 @@ SLOW = 30.0  # seconds that no single input may take
 def fuzz(request):
     """Return a function that checks random cases.
 
-    `fuzz(check, cases=100, allowed=(ValueError,))` calls `check(random.Random(...))` with a generator per case. Errors of
-    the types in `allowed` must carry a message; every other error fails the test and names the case, which
+    `fuzz(check, cases=100, allowed=(ValueError,))` calls `check(random.Random(...))` with a generator per case.
+    Errors of the types in `allowed` must carry a message. Every other error fails the test and names the case, which
     `--fuzz-case N` repeats alone. `--fuzz-scale N` runs N times as many cases.
     """
 

@@ -58,6 +58,10 @@ def train(
         with console.loading() as loading:
             splits = load_data(settings, device, accept_other_files=accept_other_files, progress=loading)
         job = make_job(settings, splits, directory=directory)
+        if len(splits.train) < settings.batch_size:
+            console.note(
+                f"{len(splits.train)} training images, fewer than a batch of {settings.batch_size}: one step an epoch"
+            )
 
         if not resume:
             _forget(directory)

@@ -83,24 +83,30 @@ def place(module: nn.Module, device: torch.device) -> nn.Module:
 def make_job(config: Config, splits: Splits, *, directory: Path | None = None, name: str = "run") -> Job:
     """A job for the trainer; this process's share of it, if there are several."""
     device = splits.train.images.device
-    share = {"rank": distributed.rank(), "world_size": distributed.world_size()}
-    most = max(share["world_size"], _EVALUATION_BATCH[device.type] // config.looks)  # each look is a copy of the batch
-    evaluated = (min(most, len(part)) for part in (splits.validation, splits.test))
-    validation, test = (
-        Loader(part, batch_size=size - size % share["world_size"], **share)
-        for part, size in zip((splits.validation, splits.test), evaluated, strict=True)
-    )
+    processes = distributed.world_size()
+    evaluated = max(processes, _EVALUATION_BATCH[device.type] // config.looks)  # each look is a copy of the batch
+    evaluated -= evaluated % processes
     return Job(
         config=config,
         module=place(make_module(config, splits.train), device),
-        train=Loader(splits.train, batch_size=config.batch_size, seed=config.seed, **share),
-        validation=validation,
-        test=test,
+        train=_loader(splits.train, config.batch_size, seed=config.seed),
+        validation=_loader(splits.validation, evaluated),
+        test=_loader(splits.test, evaluated),
         directory=directory,
         name=name,
         loss=models.margin_loss if config.network == "capsule" else F.cross_entropy,
         labels=hash_labels(splits),
     )
+
+
+def _loader(part: ImageSet, batch_size: int, *, seed: int = 0) -> Loader:
+    """Return a loader of this process's share of each batch. A part that is smaller than `batch_size` is one batch."""
+    processes = distributed.world_size()
+    if len(part) < processes:
+        raise ValueError(f"{processes} processes cannot share {len(part)} images of {part.name}: start fewer")
+    if len(part) < batch_size:
+        batch_size = len(part) - len(part) % processes
+    return Loader(part, batch_size=batch_size, seed=seed, rank=distributed.rank(), world_size=processes)
 
 
 def hash_labels(splits: Splits) -> str:

@@ -44,7 +44,7 @@ class Evaluation:
         self.position = torch.zeros((), dtype=torch.long, device=self.indices.device)
         self.mistakes = torch.zeros_like(self.position)
         self.module.eval()
-        self.replay = Replay(self._count, self.indices.device, capture=capture, restore=lambda: None)
+        self.replay = Replay(self._count, self.indices.device, capture=capture, restore=self._rewind)
 
     @torch.no_grad()
     def _count(self) -> None:
@@ -55,12 +55,15 @@ class Evaluation:
         self.mistakes += ((logits.argmax(1) != labels) & counts).sum()
         self.position += 1
 
+    def _rewind(self) -> None:
+        self.position.zero_()
+        self.mistakes.zero_()
+
     def start(self) -> None:
         """Put the whole evaluation in the queue; `result` waits for it."""
         self.module.eval()
         _join(self.replay.stream)
-        self.position.zero_()
-        self.mistakes.zero_()
+        self._rewind()
         _join(self.replay.stream)
         for _ in range(self.indices.shape[0]):
             self.replay()
@@ -163,6 +166,10 @@ class Run:
         if self.device.type == "cuda" and "random/cuda" in tensors:
             torch.cuda.set_rng_state(tensors["random/cuda"], self.device)
 
+    def close(self) -> None:
+        """Drop the replicated network: a process group can only end once no network refers to it."""
+        self.network = self.module
+
     def _work(self) -> None:
         indices = self.order.index_select(0, self.position[None])[0]
         images, labels = self.loader.batch(indices)
@@ -184,6 +191,9 @@ class Run:
         torch._foreach_add_(averages, torch._foreach_mul(torch._foreach_sub(values, averages), share))
 
     def _restore(self) -> None:
+        """Return to the state before the first step."""
+        self.position.zero_()
+        self.total_loss.zero_()
         self.module.load_state_dict(self._start)
         self.averaged.load_state_dict(self._start)
         for moments in self._moments().values():
