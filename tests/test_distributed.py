@@ -25,6 +25,33 @@ with distributed.processes(torch.device("cpu")):
     (directory / f"{rank}.json").write_text(json.dumps([result.history, result.test_error]))
 """
 
+THREADS = """
+import os, pathlib, sys, torch
+from small import CONFIG, job
+from test_distributed import plain
+from equivariant_transformers.checkpoint import CheckpointError
+from equivariant_transformers.training import CHECKPOINT, Stopped, distributed, train
+
+def threads():
+    return sorted(pathlib.Path(f"/proc/self/task/{task}/comm").read_text() for task in os.listdir("/proc/self/task"))
+
+directory, ending = pathlib.Path(sys.argv[1]), sys.argv[2]
+before = threads()
+try:
+    with distributed.processes(torch.device("cpu")):
+        rank, size = distributed.rank(), distributed.world_size()
+        run = job(CONFIG, directory / "run", plain(rank), rank=rank, world_size=size)
+        assert any("gloo" in name for name in threads()), threads()
+        train([run], deadline=0 if ending == "stopped" else float("inf"))
+except (CheckpointError, Stopped) as error:
+    expected = {"stopped": Stopped, "damaged": CheckpointError}[ending]
+    assert type(error) is expected, error
+else:
+    assert ending == "finished"
+assert threads() == before, threads()
+(directory / f"{rank}.done").touch()
+"""
+
 
 def plain(seed):
     """A network without batch statistics or dropout: what it computes does not depend on who computes it."""
@@ -37,14 +64,20 @@ def plain(seed):
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory):
     directory = tmp_path_factory.mktemp("distributed")
+    run_two_processes(PROGRAM, directory, directory)
+    return directory
+
+
+def run_two_processes(code, directory, *arguments):
     program = directory / "program.py"
-    program.write_text(PROGRAM)
+    program.write_text(code)
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program), str(directory)]
-    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True)
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program)]
+    done = subprocess.run(
+        [sys.executable, *command, *map(str, arguments)], env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
-    return directory
 
 
 def test_two_processes_have_the_loss_curve_of_one(two_processes):
@@ -59,3 +92,13 @@ def test_two_processes_have_the_loss_curve_of_one(two_processes):
 
 def test_one_checkpoint_is_written(two_processes):
     assert [path.name for path in (two_processes / "run").iterdir()] == [CHECKPOINT]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("ending", ["finished", "stopped", "damaged"])
+def test_no_thread_of_the_process_group_outlives_it(ending, tmp_path):
+    if ending == "damaged":
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / CHECKPOINT).write_bytes(b"damaged")
+    run_two_processes(THREADS, tmp_path, tmp_path, ending)
+    assert {path.name for path in tmp_path.glob("*.done")} == {"0.done", "1.done"}

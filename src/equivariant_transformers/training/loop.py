@@ -99,7 +99,22 @@ def train(
     if on_cpu and len(jobs) > 1:
         return [train([job], report=report, save_every=save_every, deadline=deadline)[0] for job in jobs]
     torch.manual_seed(jobs[0].config.seed + distributed.rank())
-    runs = [_Running(job) for job in jobs]
+    runs: list[_Running] = []
+    try:
+        runs.extend(_Running(job) for job in jobs)
+        for run in runs:
+            run.resume()
+        _run_epochs(runs, report, save_every, deadline)
+        return [run.conclude() for run in runs]
+    finally:
+        for run in runs:
+            run.run.close()
+
+
+def _run_epochs(
+    runs: Sequence[_Running], report: Callable[[Progress], None] | None, save_every: float, deadline: float
+) -> None:
+    """Train until every run has finished."""
     last_save = time.monotonic()
     with _signals() as signalled:
         while active := [run for run in runs if not run.finished]:
@@ -124,7 +139,6 @@ def train(
                 last_save = time.monotonic()
             if distributed.any_process(bool(signalled), active[0].run.device):
                 _stop(active, signalled)
-    return [run.conclude() for run in runs]
 
 
 def _stop(active: Sequence[_Running], signalled: Sequence[str] | None) -> NoReturn:
@@ -160,12 +174,15 @@ class _Running:
         self.evaluation = Evaluation(self.run.averaged, job.validation, job.config, capture=True)
         self.kept = _copy(job.module.state_dict())
         self.started = time.monotonic()
-        if job.directory is not None and (job.directory / CHECKPOINT).exists():
-            self._resume(job.directory / CHECKPOINT)
 
     @property
     def finished(self) -> bool:
         return self.epoch >= self.job.config.epochs or self.result.failure is not None
+
+    def resume(self) -> None:
+        """Continue from the checkpoint of this job, if it has one."""
+        if self.job.directory is not None and (self.job.directory / CHECKPOINT).exists():
+            self._load(self.job.directory / CHECKPOINT)
 
     def begin(self) -> None:
         self.started = time.monotonic()
@@ -231,7 +248,7 @@ class _Running:
         }
         checkpoint.write(self.job.directory / CHECKPOINT, tensors, description)
 
-    def _resume(self, path: Path) -> None:
+    def _load(self, path: Path) -> None:
         try:
             tensors, description = checkpoint.read(path)
         except checkpoint.CheckpointError as error:
