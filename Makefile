@@ -20,6 +20,7 @@ test: lint types tests  ## everything a change must pass
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports
 
 types: $(VENV)/.dev
 	$(BIN)/mypy

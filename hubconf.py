@@ -10,7 +10,7 @@ from pathlib import Path as _Path
 sys.path.insert(0, str(_Path(__file__).parent / "src"))
 
 import equivariant_transformers as _et
-from equivariant_transformers.classifier import Classifier as _Classifier
+from equivariant_transformers.hub.classifier import Classifier as _Classifier
 
 dependencies = ["torch", "numpy", "safetensors"]
 

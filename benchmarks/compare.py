@@ -25,14 +25,14 @@ from consistency import put
 from torch import Tensor, nn
 
 from equivariant_transformers import data, training
+from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.data.progress import Progress
 from equivariant_transformers.data.synthesis import pose_matrix
 from equivariant_transformers.experiments import results
-from equivariant_transformers.experiments.jobs import find_device, make_job
-from equivariant_transformers.files import atomic_write
-from equivariant_transformers.resampling import border_mean
+from equivariant_transformers.geometry.resampling import border_mean
+from equivariant_transformers.geometry.warp import Warp
+from equivariant_transformers.training.job import find_device, make_job
 from equivariant_transformers.training.run import Evaluation
-from equivariant_transformers.warp import Warp
 
 LAYERS = ("x_shear", "hyperbolic_rotation")
 AUGMENTATION = {  # each pose is drawn between minus this and this: all angles, half the ranges of Projective MNIST

@@ -20,11 +20,10 @@ import sympy
 import torch
 
 import equivariant_transformers as et
-from equivariant_transformers import checkpoint
+from equivariant_transformers.audit.probes import THETA, on_canvas
 from equivariant_transformers.data import ImageSet
-from equivariant_transformers.experiments.jobs import make_module
-from equivariant_transformers.probes import THETA, on_canvas
-from equivariant_transformers.training import Config
+from equivariant_transformers.training import Config, checkpoint
+from equivariant_transformers.training.job import make_module
 
 mnist = importlib.import_module("equivariant_transformers.data.mnist")
 projective_mnist = importlib.import_module("equivariant_transformers.data.projective_mnist")

@@ -17,8 +17,8 @@ from pathlib import Path
 import onnxruntime
 import torch
 
-from equivariant_transformers.export import to_onnx
-from equivariant_transformers.pretrained import find
+from equivariant_transformers.hub.export import to_onnx
+from equivariant_transformers.hub.zoo import find
 
 BATCHES = (1, 128)
 

@@ -18,15 +18,15 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from equivariant_transformers.cli.models import load
-from equivariant_transformers.conv import pad, wrap_around
 from equivariant_transformers.data import Loader
 from equivariant_transformers.data.mnist import digits
 from equivariant_transformers.data.projective_mnist import COPIES, EXAMPLES, POSE_NAMES, SIZE, VALIDATION, _draw_poses
 from equivariant_transformers.data.synthesis import image_set
 from equivariant_transformers.experiments import EXPERIMENTS, results
-from equivariant_transformers.experiments.jobs import find_device, load_data, make_job, place
-from equivariant_transformers.groups import lookup
+from equivariant_transformers.geometry.groups import lookup
+from equivariant_transformers.nn.conv import pad, wrap_around
 from equivariant_transformers.training import memory, train
+from equivariant_transformers.training.job import find_device, load_data, make_job, place
 from equivariant_transformers.training.run import Evaluation
 
 ROW = "ET-LP sh-hr-px-py: averaging, views"

@@ -15,8 +15,8 @@ import torch
 import torch._inductor.config
 
 from equivariant_transformers.data import ImageSet, Splits
-from equivariant_transformers.experiments.jobs import make_job
 from equivariant_transformers.training import Config
+from equivariant_transformers.training.job import make_job
 from equivariant_transformers.training.run import Run
 
 LAYERS = ("x_shear", "hyperbolic_rotation", "x_perspective", "y_perspective")

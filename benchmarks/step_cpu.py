@@ -17,9 +17,9 @@ from step import LAYERS, digits
 from torch import nn
 
 from equivariant_transformers.data import Loader, Splits
-from equivariant_transformers.experiments.jobs import make_job
-from equivariant_transformers.legacy import _COORDS, _TRANSFORMATIONS, Network2019, _pad
+from equivariant_transformers.models.legacy import _COORDS, _TRANSFORMATIONS, Network2019, _pad
 from equivariant_transformers.training import Config, memory
+from equivariant_transformers.training.job import make_job
 from equivariant_transformers.training.run import Run
 
 

@@ -15,7 +15,7 @@ import torch
 from rich.progress import Progress
 
 from equivariant_transformers import data, training, viz
-from equivariant_transformers.experiments.jobs import make_job
+from equivariant_transformers.training.job import make_job
 
 NETWORKS = {
     "plain CNN": {},

@@ -15,8 +15,8 @@ import stand_ins
 import tiny_mnist
 from PIL import Image
 
-from equivariant_transformers.classifier import Card, Classifier
 from equivariant_transformers.data import from_folder
+from equivariant_transformers.hub.classifier import Card, Classifier
 from equivariant_transformers.training import Config
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

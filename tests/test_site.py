@@ -93,4 +93,4 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
         assert "arithmatex" not in page, f"{name} has a formula that is no MathML"
         assert ">&gt;&gt;&gt;" not in page.replace('<span class="gp">&gt;&gt;&gt;', ""), f"{name} quotes a doctest"
     assert "<math" in pages["mathematics.html"]
-    assert 'id="equivariant_transformers.groups.Group.matrix"' in pages["api/groups.html"]
+    assert 'id="equivariant_transformers.geometry.groups.Group.matrix"' in pages["api/groups.html"]

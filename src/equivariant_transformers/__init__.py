@@ -6,24 +6,29 @@ torch.Size([3, 3])
 """
 
 import importlib
-from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from equivariant_transformers.audit import assert_equivariant, invariance, self_consistency
-from equivariant_transformers.charts import CHARTS, Chart, chart
-from equivariant_transformers.derive import derive
-from equivariant_transformers.groups import GROUPS, RADIAL_LENS, Group, group
-from equivariant_transformers.layers import (
+from equivariant_transformers.audit import (
+    Invariance,
+    SelfConsistency,
+    assert_equivariant,
+    invariance,
+    self_consistency,
+)
+from equivariant_transformers.geometry import CHARTS, GROUPS, RADIAL_LENS, Chart, Group, Warp, chart, derive, group
+from equivariant_transformers.nn import (
+    PREDICTORS,
     Canonicalization,
     Canonicalized,
     Canonicalizer,
     EquivariantTransformer,
     SpatialTransformer,
 )
-from equivariant_transformers.legacy import load_2019
-from equivariant_transformers.measurements import Invariance, SelfConsistency
-from equivariant_transformers.pose import PREDICTORS
-from equivariant_transformers.pretrained import list_pretrained, pretrained
-from equivariant_transformers.warp import Warp
+
+if TYPE_CHECKING:
+    from equivariant_transformers import data, hub, models, training
+    from equivariant_transformers.hub import list_pretrained, pretrained
+    from equivariant_transformers.models.legacy import load_2019
 
 __all__ = [
     "CHARTS",
@@ -42,19 +47,28 @@ __all__ = [
     "Warp",
     "assert_equivariant",
     "chart",
+    "data",
     "derive",
     "group",
+    "hub",
     "invariance",
     "list_pretrained",
     "load_2019",
+    "models",
     "pretrained",
     "self_consistency",
+    "training",
 ]
 __version__ = "0.1.0"
 
+_PACKAGES = ("data", "hub", "models", "training")
+_FUNCTIONS = {"list_pretrained": "hub", "load_2019": "models.legacy", "pretrained": "hub"}
 
-def __getattr__(name: str) -> ModuleType:
-    """The subpackage `data`, loaded when it is first asked for."""
-    if name == "data":
-        return importlib.import_module("equivariant_transformers.data")
-    raise AttributeError(f"module 'equivariant_transformers' has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    """Load a subpackage, or the subpackage of a function, when it is first used."""
+    if name in _PACKAGES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name in _FUNCTIONS:
+        return getattr(importlib.import_module(f"{__name__}.{_FUNCTIONS[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

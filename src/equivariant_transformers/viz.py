@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from equivariant_transformers.charts import Chart
-from equivariant_transformers.layers import Canonicalized
-from equivariant_transformers.measurements import SelfConsistency
-from equivariant_transformers.stages import stages
-from equivariant_transformers.warp import Warp
+from equivariant_transformers.audit.results import SelfConsistency
+from equivariant_transformers.geometry.charts import Chart
+from equivariant_transformers.geometry.warp import Warp
+from equivariant_transformers.nn.layers import Canonicalized
+from equivariant_transformers.nn.stages import stages
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from equivariant_transformers.checkpoint import CheckpointError
 from equivariant_transformers.cli import audit, console, data, demo, evaluate, export, info, predict, reproduce, train
+from equivariant_transformers.training.checkpoint import CheckpointError
 
 EXPECTED = (CheckpointError, ModuleNotFoundError, OSError, RuntimeError, ValueError)
 """Errors whose message says all; of others the kind is named too."""

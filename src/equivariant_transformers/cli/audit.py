@@ -11,17 +11,17 @@ import typer
 from torch import Tensor
 
 from equivariant_transformers.audit import self_consistency
-from equivariant_transformers.charts import chart
+from equivariant_transformers.audit.probes import THETA, on_canvas
+from equivariant_transformers.audit.results import SelfConsistency
 from equivariant_transformers.cli import console, models
 from equivariant_transformers.cli.data import AcceptOtherFiles
-from equivariant_transformers.experiments.jobs import find_data, find_device, is_folder, load_data
-from equivariant_transformers.groups import Group, lookup
-from equivariant_transformers.layers import Canonicalized, EquivariantTransformer, Layer, SpatialTransformer
-from equivariant_transformers.measurements import SelfConsistency
+from equivariant_transformers.geometry.charts import chart
+from equivariant_transformers.geometry.groups import Group, lookup
 from equivariant_transformers.models import paper_chart
-from equivariant_transformers.pose import PREDICTORS
-from equivariant_transformers.probes import THETA, on_canvas
+from equivariant_transformers.nn.layers import Canonicalized, EquivariantTransformer, Layer, SpatialTransformer
+from equivariant_transformers.nn.predictors import PREDICTORS
 from equivariant_transformers.training import Config
+from equivariant_transformers.training.job import find_data, find_device, is_folder, load_data
 
 _CANVAS = 256  # pixels of the pictures that the test images are sampled from; more for large images
 

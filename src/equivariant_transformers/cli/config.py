@@ -15,15 +15,15 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import typer
 import yaml
 
-from equivariant_transformers.charts import chart
 from equivariant_transformers.cli.console import usage
 from equivariant_transformers.cli.presets import preset
-from equivariant_transformers.experiments.jobs import find_data, find_device, is_folder
-from equivariant_transformers.groups import lookup
+from equivariant_transformers.geometry.charts import chart
+from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.models import NETWORKS
-from equivariant_transformers.pose import PREDICTORS
+from equivariant_transformers.nn.augment import RandomViews, parse_reach
+from equivariant_transformers.nn.predictors import PREDICTORS
 from equivariant_transformers.training import Config
-from equivariant_transformers.views import RandomViews, parse_reach
+from equivariant_transformers.training.job import find_data, find_device, is_folder
 
 _TYPES = get_type_hints(Config)
 _METAVARS = {int: "N", float: "X", str: "NAME", tuple: "A,B,..."}

@@ -9,14 +9,14 @@ import torch
 import typer
 from torch import Tensor
 
-from equivariant_transformers.classifier import Classifier
 from equivariant_transformers.cli import console, models
 from equivariant_transformers.cli.data import AcceptOtherFiles
 from equivariant_transformers.data import ImageSet
 from equivariant_transformers.data.cache import Progress
-from equivariant_transformers.experiments.jobs import find_data, find_device, hash_labels, is_folder, load_data, place
+from equivariant_transformers.hub.classifier import Classifier
+from equivariant_transformers.nn.augment import Looking
 from equivariant_transformers.training import memory
-from equivariant_transformers.views import Looking
+from equivariant_transformers.training.job import find_data, find_device, hash_labels, is_folder, load_data, place
 
 _BATCH = 250  # images at once, each look counted as one
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from equivariant_transformers.cli import console, models
-from equivariant_transformers.export import OPSET, to_onnx, to_program
+from equivariant_transformers.hub.export import OPSET, to_onnx, to_program
 
 _WRITERS = {".onnx": (f"ONNX, opset {OPSET}", to_onnx), ".pt2": ("a program of torch.export", to_program)}
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from equivariant_transformers.classifier import Classifier
 from equivariant_transformers.cli import console
-from equivariant_transformers.pretrained import find
-from equivariant_transformers.views import Looking
+from equivariant_transformers.hub.classifier import Classifier
+from equivariant_transformers.hub.zoo import find
+from equivariant_transformers.nn.augment import Looking
 
 HELP = "A model file, or the name of a model that comes with the library."
 LOOKS = "Average over so many views of each image; as in training if not given."

@@ -9,9 +9,9 @@ import torch
 import typer
 from torch import Tensor
 
-from equivariant_transformers.classifier import Classifier
 from equivariant_transformers.cli import console, models
-from equivariant_transformers.experiments.jobs import find_device
+from equivariant_transformers.hub.classifier import Classifier
+from equivariant_transformers.training.job import find_device
 
 
 def predict(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from equivariant_transformers.experiments.jobs import is_folder
-from equivariant_transformers.groups import lookup
+from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.training import Config
+from equivariant_transformers.training.job import is_folder
 
 _AFFNIST = Config(dataset="affnist", network="affnist", layers=("cartesian",), chart="log_polar", background="black")
 _SVHN = Config(dataset="svhn", network="resnet10", layers=("cartesian", "log_polar", "x_scale"))

@@ -11,8 +11,8 @@ from equivariant_transformers.cli import console
 from equivariant_transformers.cli.data import AcceptOtherFiles
 from equivariant_transformers.experiments import command
 from equivariant_transformers.experiments.display import parse_duration
-from equivariant_transformers.experiments.jobs import find_device
 from equivariant_transformers.training import Stopped
+from equivariant_transformers.training.job import find_device
 
 
 def reproduce(

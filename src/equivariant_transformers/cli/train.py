@@ -10,17 +10,17 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from equivariant_transformers.classifier import Card, Classifier
 from equivariant_transformers.cli import console
 from equivariant_transformers.cli.config import make_config, to_yaml, with_flags
 from equivariant_transformers.cli.data import AcceptOtherFiles
 from equivariant_transformers.cli.presets import PRESETS
 from equivariant_transformers.cli.progress import Report, TensorBoard, watching
+from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.experiments import results
-from equivariant_transformers.experiments.jobs import find_device, load_data, make_job
-from equivariant_transformers.files import atomic_write
+from equivariant_transformers.hub.classifier import Card, Classifier
 from equivariant_transformers.training import CHECKPOINT, Config, Progress, Result, Stopped, distributed
 from equivariant_transformers.training import train as run_jobs
+from equivariant_transformers.training.job import find_device, load_data, make_job
 
 MODEL = "model.safetensors"
 RESULT = "result.json"

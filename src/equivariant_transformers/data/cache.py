@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equivariant_transformers.files import atomic_write
+from equivariant_transformers.data.files import atomic_write
 
 Progress = Callable[[str, float], None]
 """Told what is being done and which share of it is done, from 0 to 1."""

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from equivariant_transformers.data import cache
 from equivariant_transformers.data.cache import Progress
+from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.data.imageset import ImageSet, Splits, statistics
-from equivariant_transformers.files import atomic_write
 
 Arrays = dict[str, NDArray[np.uint8]]
 

@@ -15,7 +15,7 @@ from equivariant_transformers.data.mnist import PARTS, mnist
 from equivariant_transformers.data.projective_mnist import projective_mnist
 from equivariant_transformers.data.rotated_mnist import mnist_rts, rotated_mnist, sim2mnist
 from equivariant_transformers.data.svhn import FILES, svhn
-from equivariant_transformers.groups import lookup
+from equivariant_transformers.geometry.groups import lookup
 
 
 @dataclass(frozen=True, kw_only=True)

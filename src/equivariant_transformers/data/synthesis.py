@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from equivariant_transformers import projective
 from equivariant_transformers.data.cache import Progress
 from equivariant_transformers.data.imageset import ImageSet, statistics
 from equivariant_transformers.data.mnist import Digits
-from equivariant_transformers.groups import group
-from equivariant_transformers.warp import Warp
+from equivariant_transformers.geometry import projective
+from equivariant_transformers.geometry.groups import group
+from equivariant_transformers.geometry.warp import Warp
 
 TRANSLATIONS = ("x_translation", "y_translation")
 

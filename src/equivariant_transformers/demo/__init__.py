@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import torch
 
-from equivariant_transformers.classifier import Classifier
 from equivariant_transformers.demo import scene, uploads
 from equivariant_transformers.demo.work import Work
+from equivariant_transformers.hub.classifier import Classifier
 
 HOST = "127.0.0.1"
 _PATIENCE = 10.0  # seconds to let what is being drawn end

@@ -9,10 +9,10 @@ from html import escape
 
 from torch import Tensor
 
-from equivariant_transformers.charts import Chart
 from equivariant_transformers.data.pictures import to_picture
 from equivariant_transformers.demo.poses import SLIDERS
 from equivariant_transformers.demo.scene import Axis, LayerView, Orbit, Scene
+from equivariant_transformers.geometry.charts import Chart
 
 _WIDTH, _HEIGHT = 430, 190  # of a plot, in its own units
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 12, 12, 26  # its margins

@@ -9,12 +9,12 @@ from typing import Any
 import gradio as gr
 from torch import Tensor
 
-from equivariant_transformers.classifier import Classifier
 from equivariant_transformers.data.pictures import PictureError
 from equivariant_transformers.demo import drawing, uploads
 from equivariant_transformers.demo.poses import SLIDERS, Pose, possible
 from equivariant_transformers.demo.scene import classifier_chart, make_orbit, make_scene
 from equivariant_transformers.demo.work import Work
+from equivariant_transformers.hub.classifier import Classifier
 
 _FOLDER = Path(__file__).parent
 STYLE = (_FOLDER / "style.css").read_text()

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from equivariant_transformers.charts import Chart
-from equivariant_transformers.classifier import Classifier
 from equivariant_transformers.data.projective_mnist import POSE_NAMES
 from equivariant_transformers.data.synthesis import pose_matrix
 from equivariant_transformers.demo.poses import Pose, room
-from equivariant_transformers.groups import group as find_group
-from equivariant_transformers.layers import Canonicalization, Canonicalized
-from equivariant_transformers.projective import wrap
-from equivariant_transformers.stages import Stage, stages
-from equivariant_transformers.warp import Warp
+from equivariant_transformers.geometry.charts import Chart
+from equivariant_transformers.geometry.groups import group as find_group
+from equivariant_transformers.geometry.projective import wrap
+from equivariant_transformers.geometry.warp import Warp
+from equivariant_transformers.hub.classifier import Classifier
+from equivariant_transformers.nn.layers import Canonicalization, Canonicalized
+from equivariant_transformers.nn.stages import Stage, stages
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from equivariant_transformers.experiments import report, rotation
 from equivariant_transformers.experiments import results as records
 from equivariant_transformers.experiments.display import Display
 from equivariant_transformers.experiments.figures import FIGURES, NothingToDraw
-from equivariant_transformers.experiments.jobs import find_device
 from equivariant_transformers.experiments.paper import EXPERIMENTS
 from equivariant_transformers.experiments.runner import CRASH, run
-from equivariant_transformers.groups import lookup
+from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.training import Config, Stopped
+from equivariant_transformers.training.job import find_device
 
 NAMES = (*EXPERIMENTS, rotation.NAME, *FIGURES)
 """Everything that can be reproduced."""

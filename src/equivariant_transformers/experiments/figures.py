@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from equivariant_transformers import charts, data, viz
+from equivariant_transformers import data, viz
+from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.experiments import results, rotation
 from equivariant_transformers.experiments.paper import EXPERIMENTS
 from equivariant_transformers.experiments.report import cell_records
-from equivariant_transformers.files import atomic_write
-from equivariant_transformers.layers import Canonicalized
-from equivariant_transformers.pretrained import pretrained
+from equivariant_transformers.geometry import charts
+from equivariant_transformers.hub.zoo import pretrained
+from equivariant_transformers.nn.layers import Canonicalized
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from equivariant_transformers.classifier import Classifier
+    from equivariant_transformers.hub.classifier import Classifier
 
 COLOURS = {"ET": viz.POSE_COLOUR, "ST": viz.INVARIANT_COLOUR}
 CHARTS = ("rotation", "dilation", "x_shear", "hyperbolic_rotation", "x_perspective")

@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from statistics import fmean, stdev
 
+from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.experiments import results, rotation
 from equivariant_transformers.experiments.display import show_duration
 from equivariant_transformers.experiments.paper import EXPERIMENTS, Cell, Experiment
 from equivariant_transformers.experiments.results import Record
-from equivariant_transformers.files import atomic_write
 
 END = "<!-- end -->"
 

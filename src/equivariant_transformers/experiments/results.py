@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from equivariant_transformers.files import atomic_write
+from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.training import Config, Result
 
 _MACHINE = ("device",)  # fields that do not change what a run is

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from equivariant_transformers.audit import self_consistency
 from equivariant_transformers.data import Loader, Splits
+from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.data.rotated_mnist import ROTATED, by_recipe
 from equivariant_transformers.experiments import results
-from equivariant_transformers.files import atomic_write
-from equivariant_transformers.layers import EquivariantTransformer, SpatialTransformer
 from equivariant_transformers.models import paper_chart
-from equivariant_transformers.pose import DirectPredictor, SoftmaxPredictor
+from equivariant_transformers.nn.layers import EquivariantTransformer, SpatialTransformer
+from equivariant_transformers.nn.predictors import DirectPredictor, SoftmaxPredictor
 from equivariant_transformers.training import Stopped
 
 NAME = "rotation"

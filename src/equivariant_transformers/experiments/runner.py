@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from equivariant_transformers.data import Splits
+from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.experiments import results
 from equivariant_transformers.experiments.display import Display
-from equivariant_transformers.experiments.jobs import find_device, load_data, make_job
 from equivariant_transformers.experiments.results import Record
-from equivariant_transformers.files import atomic_write
 from equivariant_transformers.training import CHECKPOINT, Config, Job, Stopped, is_finished, train
+from equivariant_transformers.training.job import find_device, load_data, make_job
 
 _START = {False: 10.0, True: 60.0}  # seconds before the first step and for the test, plain and compiled
 CRASH = ".crash.txt"

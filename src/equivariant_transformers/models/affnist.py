@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from equivariant_transformers.conv import wrap_around
+from equivariant_transformers.nn.conv import wrap_around
 
 
 class AffNISTCNN(nn.Module):

@@ -8,10 +8,15 @@ from functools import partial
 
 from torch import nn
 
-from equivariant_transformers.charts import Chart, Range
-from equivariant_transformers.charts import chart as find_chart
-from equivariant_transformers.groups import lookup
-from equivariant_transformers.layers import (
+from equivariant_transformers.geometry.charts import Chart, Range
+from equivariant_transformers.geometry.charts import chart as find_chart
+from equivariant_transformers.geometry.groups import lookup
+from equivariant_transformers.models.affnist import AffNISTCNN
+from equivariant_transformers.models.capsule import CapsuleNetwork
+from equivariant_transformers.models.resnet import resnet10, resnet18, resnet34
+from equivariant_transformers.models.z2cnn import Z2CNN
+from equivariant_transformers.nn.augment import Reach
+from equivariant_transformers.nn.layers import (
     Canonicalized,
     Canonicalizer,
     EquivariantTransformer,
@@ -20,12 +25,7 @@ from equivariant_transformers.layers import (
     SpatialTransformer,
     Viewed,
 )
-from equivariant_transformers.models.affnist import AffNISTCNN
-from equivariant_transformers.models.capsule import CapsuleNetwork
-from equivariant_transformers.models.resnet import resnet10, resnet18, resnet34
-from equivariant_transformers.models.z2cnn import Z2CNN
-from equivariant_transformers.pose import PREDICTORS, DirectPredictor, SoftmaxPredictor
-from equivariant_transformers.views import Reach
+from equivariant_transformers.nn.predictors import PREDICTORS, DirectPredictor, SoftmaxPredictor
 
 NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "z2cnn": Z2CNN,

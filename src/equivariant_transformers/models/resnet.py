@@ -7,7 +7,7 @@ from functools import partial
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from equivariant_transformers.conv import wrap_around
+from equivariant_transformers.nn.conv import wrap_around
 
 Wraps = tuple[bool, bool]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from equivariant_transformers.conv import wrap_around
-from equivariant_transformers.features import batch_norm, convolve, fits
+from equivariant_transformers.nn.conv import wrap_around
+from equivariant_transformers.nn.features import batch_norm, convolve, fits
 
 _SMALLEST = 50
 

@@ -16,8 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from equivariant_transformers import checkpoint
-from equivariant_transformers.training import distributed, memory
+from equivariant_transformers.training import checkpoint, distributed, memory
 from equivariant_transformers.training.config import Config
 from equivariant_transformers.training.diagnosis import diagnose
 from equivariant_transformers.training.run import Batches, Evaluation, Loss, Run

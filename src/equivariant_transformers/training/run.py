@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from equivariant_transformers.training import distributed
 from equivariant_transformers.training.config import Config
-from equivariant_transformers.training.replay import Replay
+from equivariant_transformers.training.cuda_graph import Replay
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From logits `(B, classes)` and labels `(B,)` to what is minimised."""

@@ -1,0 +1,302 @@
+r"""Measures what the paper promises: $f(T_\theta\phi) = f(\phi) + \theta$ and $L(T_\theta\phi) = L(\phi)$.
+
+`self_consistency` compares predicted with true changes of pose, `invariance` compares outputs, and `assert_equivariant`
+turns the first into a test. All three take any module or callable. They transform the images themselves, each test
+image sampled once from a larger picture and filtered, so that they measure the layer and not the interpolation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from typing_extensions import TypedDict, Unpack
+
+from equivariant_transformers.audit.results import Invariance, SelfConsistency
+from equivariant_transformers.geometry.groups import Group, group
+from equivariant_transformers.geometry.resampling import outside
+from equivariant_transformers.geometry.warp import Warp
+from equivariant_transformers.nn.layers import (
+    Canonicalization,
+    Canonicalized,
+    Canonicalizer,
+    EquivariantTransformer,
+    SpatialTransformer,
+)
+
+Function = Callable[[Tensor], Any]
+Groups = str | Group | Sequence[str | Group]
+Theta = Tensor | Sequence[float]
+Comparison = Callable[[Any, Any, Warp], Tensor]
+
+_ENLARGEMENT = 4
+_VALUES = 9  # of theta, where only its range is given
+_MARGIN = 2  # pixels beside the edge of an image that its interpolation mixes with the background
+
+
+class Rendering(TypedDict, total=False):
+    """How the transformed test images are made. All fields are optional."""
+
+    size: tuple[int, int] | None
+    """The (height, width) of the test images, sampled from `images` as the large originals. By default they have the
+    size of `images` and are sampled from a four-fold bicubic enlargement."""
+    background: float | None
+    """The value outside the images; by default the layer's own `background`, else the mean of each image's border."""
+    batch_size: int
+    """How many images are held at a time; 64 by default."""
+
+
+def self_consistency(
+    layer: Function, images: Tensor, theta: Theta, *, group: Groups | None = None, **rendering: Unpack[Rendering]
+) -> SelfConsistency:
+    r"""How well the predicted pose follows the true one: $f(T_\theta\phi) - f(\phi)$ against $\theta$.
+
+    Each parameter is audited with its own group acting on the images. In a stack, only the first layer is promised to
+    follow exactly: a later one sees what those before it made of the transformed image. Of a stack that makes several
+    passes, the first is audited.
+
+    Args:
+        layer: a layer, a `Canonicalizer`, or anything that maps images to poses `(B,)` or `(B, k)` or to an object that
+            holds them as `.pose`. A module is run in evaluation mode and left in the mode it was found in.
+        images: `(B, C, H, W)`.
+        theta: values `(n,)` of the parameter, or a pair (low, high) for nine values from low to high.
+        group: which transformation acts, by name or as a `Group`, one for each parameter; the layer's own by default.
+        rendering: how the transformed images are made, see `Rendering`.
+
+    >>> x = torch.linspace(-1, 1, 32)
+    >>> blob = torch.exp(-20 * ((x - 0.1) ** 2 + x[:, None] ** 2))[None, None]
+    >>> centroid = lambda images: -(images.sum((1, 2)) * x).sum(-1) / images.sum((1, 2, 3))
+    >>> result = self_consistency(centroid, blob, (-0.3, 0.3), group="x_translation")
+    >>> round(result.slope.item(), 3), result.rms.item() < 1e-3
+    (1.0, True)
+    """
+    layer = layer.canonicalizer if isinstance(layer, Canonicalized) else layer
+    groups = _own_groups(layer) if group is None else _as_groups(group)
+    values = _values(theta)
+    passes = layer.passes if isinstance(layer, Canonicalizer) else 1
+
+    def change(reference: Any, moved: Any, warp: Warp) -> Tensor:
+        return _pose(moved, len(groups), passes) - _pose(reference, len(groups), passes)
+
+    predicted = []
+    for parameter, acting in enumerate(groups):
+        changes = _compare(layer, images, acting, values, change, **rendering)  # (n, B, k)
+        error = acting.compose(changes[..., parameter], -values[:, None])  # into half a period either way
+        predicted.append(values[:, None] + error)
+    return SelfConsistency(tuple(acting.name for acting in groups), values, torch.stack(predicted))
+
+
+def invariance(
+    layer: Function, images: Tensor, theta: Theta, *, group: str | Group | None = None, **rendering: Unpack[Rendering]
+) -> Invariance:
+    r"""How much the output changes when `group` acts on the images: $L(T_\theta\phi)$ against $L(\phi)$.
+
+    Of layers and canonicalizers, the canonical images are compared where both come from inside the images, less a
+    margin of two pixels. They contain the layer's own interpolation, which leaves several per cent of error on sharp
+    images even where the pose is exact. Of models that return a tensor `(B, ...)`, the outputs are compared. See
+    `Invariance` for the formula and `self_consistency` for the arguments.
+
+    >>> result = invariance(nn.Flatten(), torch.rand(2, 1, 16, 16), (0.1, 0.5), group="rotation")
+    >>> result.overall > 0.1
+    True
+    """
+    acting, *others = _own_groups(layer) if group is None else _as_groups(group)
+    if others:
+        raise ValueError(f"invariance is measured under one group at a time, got {1 + len(others)}")
+    values = _values(theta)
+    sums = _compare(layer, images, acting, values, _difference, **rendering)  # (n, B, 2 or 3)
+    difference, reference, *changed = sums.unbind(-1)
+    return Invariance(acting.name, values, difference, reference, changed[0].bool() if changed else None)
+
+
+def assert_equivariant(
+    layer: Function,
+    images: Tensor,
+    theta: Theta,
+    *,
+    group: Groups | None = None,
+    slope: float = 0.05,
+    median: float = 0.02,
+    rms: float = 0.05,
+    **rendering: Unpack[Rendering],
+) -> SelfConsistency:
+    """Raise an `AssertionError` with the measurements unless every parameter is self-consistent; else return them.
+
+    The slope may differ from 1 by `slope`; the median and rms error may reach `median` and `rms` of the range of theta.
+    See `self_consistency` for the other arguments.
+
+    >>> constant = lambda images: torch.zeros(len(images))
+    >>> assert_equivariant(constant, torch.rand(4, 1, 16, 16), (-1, 1), group="x_shear", median=1, rms=1)
+    Traceback (most recent call last):
+    ...
+    AssertionError: not equivariant: the slope of x_shear is 0, not 1 ± 0.05
+    self-consistency: 9 values of theta from -1 to 1, images: 4; errors relative to that range
+    parameter    slope   (95 %)     rms   median
+    x_shear      0.000 ± 0.000   0.3227   0.2500
+    """
+    result = self_consistency(layer, images, theta, group=group, **rendering)
+    failures = []
+    for parameter, name in enumerate(result.names):
+        for figure, found, ideal, allowed in (
+            ("slope", result.slope, 1, slope),
+            ("median error", result.median, 0, median),
+            ("rms error", result.rms, 0, rms),
+        ):
+            value = found[parameter].item()
+            if not abs(value - ideal) <= allowed:  # NaN fails too
+                limit = f"not 1 ± {allowed:g}" if ideal else f"above {allowed:g}"
+                failures.append(f"the {figure} of {name} is {value:.3g}, {limit}")
+    if failures:
+        raise AssertionError(f"not equivariant: {'; '.join(failures)}\n{result}")
+    return result
+
+
+def _compare(
+    layer: Function,
+    images: Tensor,
+    acting: Group,
+    theta: Tensor,
+    comparison: Comparison,
+    *,
+    size: tuple[int, int] | None = None,
+    background: float | None = None,
+    batch_size: int = 64,
+) -> Tensor:
+    r"""`comparison` of $L(\phi)$, $L(T_\theta\phi)$ and $T_\theta$, `(b, m)`, for all theta and images: `(n, B, m)`."""
+    _check(images, batch_size)
+    device = next(_tensors(layer), images).device
+    theta = torch.cat((theta.new_zeros(1), theta)).to(torch.promote_types(images.dtype, torch.float32))
+    warps = [_warp(acting, value) for value in theta.to(device)]
+    background = _own_background(layer) if background is None else background
+    columns = []
+    with _evaluating(layer):
+        for start in range(0, len(images), batch_size):
+            originals = images[start : start + batch_size].to(device)
+            height, width = size or originals.shape[-2:]
+            if size is None:
+                large = (_ENLARGEMENT * height, _ENLARGEMENT * width)
+                originals = Warp.identity().image(originals, size=large, mode="bicubic", padding="border")
+            value = outside(originals, background)
+            outputs = (  # one at a time, as they are used: memory does not grow with the number of thetas
+                layer(warp.image(originals, size=(height, width), background=value, antialias=True)) for warp in warps
+            )
+            reference = next(outputs)
+            rows = [comparison(reference, moved, warp) for moved, warp in zip(outputs, warps[1:], strict=True)]
+            if len(rows[0]) != len(originals):
+                raise ValueError(f"the layer returned {len(rows[0])} outputs for {len(originals)} images")
+            columns.append(torch.stack(rows))
+    return torch.cat(columns, 1)
+
+
+def _pose(output: Any, parameters: int, passes: int) -> Tensor:
+    """The pose `(B, parameters)` in what a layer returned."""
+    pose = getattr(output, "pose", output)
+    if not isinstance(pose, Tensor) or pose.ndim not in (1, 2):
+        raise TypeError(f"no pose: expected a tensor (B,) or (B, k), or an object with a .pose; got {_shape(pose)}")
+    pose = pose[:, None] if pose.ndim == 1 else pose
+    if pose.shape[1] != parameters * passes:
+        raise ValueError(
+            f"{pose.shape[1] // passes} pose parameters but {parameters} groups; group= takes one for each"
+        )
+    return _exact(pose[:, :parameters])
+
+
+def _difference(reference: Any, moved: Any, warp: Warp) -> Tensor:
+    """The squared difference, the squared reference and, of logits, whether the argmax changed: `(B, 2 or 3)`."""
+    if isinstance(reference, Canonicalization):
+        return _image_difference(reference, moved, warp)
+    if not isinstance(reference, Tensor) or reference.ndim == 0:
+        raise TypeError(f"nothing to compare: expected a tensor (B, ...) or canonical images, got {_shape(reference)}")
+    before, after = (_exact(output).reshape(len(output), -1) for output in (reference, moved))
+    columns = [(after - before).square().sum(1), before.square().sum(1)]
+    if reference.ndim == 2 and reference.shape[1] > 1:
+        columns.append((after.argmax(1) != before.argmax(1)).double())
+    return torch.stack(columns, 1)
+
+
+def _image_difference(reference: Canonicalization, moved: Canonicalization, warp: Warp) -> Tensor:
+    """The squared difference and variation of canonical images over the pixels that both know: `(B, 2)`."""
+    before, after = _exact(reference.image), _exact(moved.image)
+    # A pixel is known if it comes from inside the test image and, through that, from inside the original.
+    through = (warp @ moved.warp).valid((before.shape[-2], before.shape[-1]), moved.images.device)
+    known = _exact(reference.valid & moved.valid & through)
+    known = (F.avg_pool2d(known, 2 * _MARGIN + 1, stride=1, padding=_MARGIN) > 1 - 1e-6).expand_as(before)
+    count = known.sum((1, 2, 3), keepdim=True).clamp_min(1)
+    mean = torch.where(known, before, 0).sum((1, 2, 3), keepdim=True) / count
+    sums = [torch.where(known, values, 0).square().sum((1, 2, 3)) for values in (after - before, before - mean)]
+    return torch.stack(sums, 1)
+
+
+def _warp(acting: Group, theta: Tensor) -> Warp:
+    if acting.generator is None:
+        return Warp.flow(acting.transform, theta)
+    return Warp.projective(acting.matrix(theta))
+
+
+def _values(theta: Theta) -> Tensor:
+    """The values `(n,)` of theta, float64, evenly spaced where a range was given."""
+    if not isinstance(theta, Tensor) and len(theta) == 2:
+        values = torch.linspace(float(theta[0]), float(theta[1]), _VALUES, dtype=torch.float64)
+    else:
+        values = torch.as_tensor(theta, dtype=torch.float64).detach().cpu()
+    if values.ndim != 1 or not values.isfinite().all() or not values.numel() or values.min() == values.max():
+        raise ValueError(f"theta needs at least two distinct finite values (n,), or a range (low, high); got {theta}")
+    return values
+
+
+def _own_groups(layer: Function) -> tuple[Group, ...]:
+    if isinstance(layer, Canonicalizer):
+        return tuple(acting for part in layer.layers for acting in _own_groups(part))
+    if isinstance(layer, (EquivariantTransformer, SpatialTransformer)):
+        return layer.chart.groups
+    name = getattr(layer, "__name__", type(layer).__name__)
+    raise ValueError(f"{name} does not say which transformation its pose follows: give group=, one for each parameter")
+
+
+def _as_groups(groups: Groups) -> tuple[Group, ...]:
+    return tuple(group(one) for one in ((groups,) if isinstance(groups, (str, Group)) else groups))
+
+
+def _own_background(layer: Function) -> float | None:
+    parts = layer.modules() if isinstance(layer, nn.Module) else (layer,)
+    found = (getattr(part, "background", None) for part in parts)
+    return next((float(value) for value in found if isinstance(value, (int, float))), None)
+
+
+def _tensors(layer: Function) -> Iterator[Tensor]:
+    if isinstance(layer, nn.Module):
+        yield from layer.parameters()
+        yield from layer.buffers()
+
+
+@contextmanager
+def _evaluating(layer: Function) -> Iterator[None]:
+    """Without gradients and in evaluation mode; afterwards every part of a module is in the mode it was found in."""
+    modes = [(part, part.training) for part in layer.modules()] if isinstance(layer, nn.Module) else []
+    try:
+        if isinstance(layer, nn.Module):
+            layer.eval()
+        with torch.no_grad():
+            yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def _check(images: Tensor, batch_size: int) -> None:
+    if not isinstance(images, Tensor) or images.ndim != 4 or not len(images):
+        raise ValueError(f"an audit takes images (B, C, H, W), at least one; got {_shape(images)}")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+
+
+def _exact(values: Tensor) -> Tensor:
+    return values.detach().cpu().double()
+
+
+def _shape(value: Any) -> str:
+    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

@@ -1,0 +1,8 @@
+"""Groups, charts and warps of the plane: everything that knows no network."""
+
+from equivariant_transformers.geometry.charts import CHARTS, Chart, chart
+from equivariant_transformers.geometry.derivation.algorithm import derive
+from equivariant_transformers.geometry.groups import GROUPS, RADIAL_LENS, Group, group
+from equivariant_transformers.geometry.warp import Warp
+
+__all__ = ["CHARTS", "GROUPS", "RADIAL_LENS", "Chart", "Group", "Warp", "chart", "derive", "group"]

@@ -1,0 +1,137 @@
+"""How canonical coordinates lie over the image: the part of them that a grid should show, and how much they distort."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from equivariant_transformers.geometry.charts import Chart, Map, Range
+
+ANY: tuple[Range, Range] = ((-1.0, 1.0), (-1.0, 1.0))
+"""The ranges of a chart that is still to be `fitted`."""
+
+_SINGULAR = 1e-6  # closer to the singular set than this, rounding takes over
+_APART = 0.1  # of its usual distance from 0 is what a coordinate with a pole keeps at least
+_STEEP = 64  # times as steep as usual: there a pixel is spread over much of the chart
+_THIN = 0.2  # of the rows of the fullest column
+_SLOWEST = 0.01  # of the image: what lies next to a fixed point, if there is one
+_FADES = 2  # e-foldings of the speed over the range of the pose
+_WIDTHS = (64, 128, 256)
+_STRIDE = 0.1  # how far a usual point may move from one sample of the pose to the next
+
+
+def image_points(samples: int = 96) -> Tensor:
+    """A float64 grid `(samples**2, 2)` over [-1, 1] x [-1, 1], corners included; an even count misses the axes."""
+    ticks = torch.linspace(-1, 1, samples, dtype=torch.float64)
+    return torch.stack(torch.meshgrid(ticks, ticks, indexing="xy"), -1).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class Side:
+    """The sheets of a pose coordinate with a pole: 1 for `points` `(..., 2)` where it is negative, else 0."""
+
+    to_canonical: Map
+
+    def __call__(self, points: Tensor) -> Tensor:
+        return (self.to_canonical(points)[..., 0] < 0).long()
+
+
+def fitted(chart: Chart, points: Tensor) -> Chart:
+    r"""`chart` with the ranges, origin, order and width that suit the image, from `points` `(n, 2)` spread over it.
+
+    A periodic coordinate gets its whole period. Another one reaches as far as it is at most 64 times as steep as usual
+    (steepness is $|\nabla\rho_i|$, usual its median over the image): closer to a singular set a pixel spans so much of
+    the coordinate that it tells nothing. Where the pose coordinate is cut short like this, its range ends with the last
+    column of the grid that shows a fifth as many orbits as the fullest one: orbits that run *into* a singular set all
+    reach it, of those that run *along* it only the nearest come far. The two sides of a pole, as that of 1/x, become
+    sheets, so that content on both lies in one range. The origin is the median of each coordinate.
+
+    >>> from equivariant_transformers import chart
+    >>> for name in ("dilation", "x_shear"):
+    ...     low, high = fitted(chart(name), image_points(256)).ranges[0]
+    ...     print(f"{name}: {low:.1f} to {high:.1f}")
+    dilation: -4.1 to 0.3
+    x_shear: -4.8 to 4.8
+    """
+    points = points[chart.distance(points).abs() > _SINGULAR]
+    values, steepness = _with_steepness(chart.to_canonical, points)
+    if chart.sheets == 1 and chart.periods[0] is None and _has_pole(values[:, 0]):
+        chart = chart.replace(sheets=2, mirrored=True, sheet_of=Side(chart.forward))
+        values[:, 0] = values[:, 0].abs()
+    gentle = steepness <= _STEEP * steepness.median(0).values
+    ranges, origin = [], []
+    for column, kept, period in zip(values.unbind(-1), gentle.unbind(-1), chart.periods, strict=True):
+        shown = column[kept]
+        ranges.append((shown.min().item(), shown.max().item()) if period is None else (-period / 2, period / 2))
+        origin.append(column.quantile(0.5).item() if period is None else 0.0)
+    chart = chart.replace(ranges=tuple(ranges), origin=None if chart.mirrored else tuple(origin))
+    if chart.periods[0] is None:
+        chart = chart.replace(ranges=(_without_thin_ends(chart, values[:, 0]), ranges[1]))
+    return chart.replace(order=_order(chart, points), size=(chart.size[0], _width(chart, points)))
+
+
+def _has_pole(values: Tensor) -> bool:
+    """Whether `values` have both signs and keep off 0, as 1/x does over the image."""
+    return bool(values.min() < 0 < values.max() and values.abs().min() > _APART * values.abs().median())
+
+
+def _with_steepness(coordinates: Callable[[Tensor], Tensor], points: Tensor) -> tuple[Tensor, Tensor]:
+    """Both coordinates and the norms of their gradients, `(n, 2)` each."""
+    points = points.detach().requires_grad_()
+    values = coordinates(points)
+    return values.detach(), torch.stack([_steepness(column, points) for column in values.unbind(-1)], -1)
+
+
+def _steepness(values: Tensor, points: Tensor) -> Tensor:
+    """The norm of the gradient `(n,)` at each of `points` of what was computed there."""
+    steepness: Tensor = torch.autograd.grad(values.sum(), points, retain_graph=True)[0].norm(dim=-1)
+    return steepness
+
+
+def _without_thin_ends(chart: Chart, values: Tensor) -> Range:
+    """The range of the pose coordinate, less the columns that show few orbits at an end that `values` go beyond."""
+    grid = chart.grid(dtype=values.dtype)  # (sheets, height, width, 2)
+    seen = (grid.abs() <= 1).all(-1) & (chart.sheet(grid) == torch.arange(chart.sheets)[:, None, None])
+    filled = seen.any(0).sum(0)
+    full = chart.axes(dtype=values.dtype)[0][filled >= _THIN * filled.max()]
+    low, high = chart.ranges[0]
+    return full.min().item() if values.min() < low else low, full.max().item() if values.max() > high else high
+
+
+def _order(chart: Chart, points: Tensor) -> int:
+    """2 where orbits run into a fixed point at a constant rate: where the flow is slowest, its speed is exponential."""
+    acting, (low, high) = chart.groups[0], chart.ranges[0]
+    speed = acting.vector_field(points).norm(dim=-1)
+    slowest = speed.argsort()[: math.ceil(_SLOWEST * len(points))]
+    step = (high - low) / chart.size[1]
+    later = acting.vector_field(acting.transform(step, points[slowest])).norm(dim=-1)
+    rate = torch.log(later / speed[slowest]).mean() / step
+    return 2 if rate.abs() * (high - low) > _FADES else 1
+
+
+def _width(chart: Chart, points: Tensor) -> int:
+    """How many samples of the pose it takes so that a usual point moves little from one to the next."""
+    low, high = chart.ranges[0]
+    way = (high - low) * chart.groups[0].vector_field(points).norm(dim=-1).median()
+    return next((width for width in _WIDTHS if way <= _STRIDE * width), _WIDTHS[-1])
+
+
+def distortion(coordinate: Callable[[Tensor], Tensor], points: Tensor) -> float:
+    r"""How unevenly a coordinate's level lines are spaced: the standard deviation of $\log|\nabla v|$ over `points`.
+
+    0 is even spacing, which loses nothing to resampling; infinity means that the gradient vanishes or breaks off.
+
+    >>> points = image_points()
+    >>> round(distortion(lambda p: 3 * p[..., 1], points), 6)
+    0.0
+    >>> radius, its_square = (distortion(f, points) for f in (lambda p: p.norm(dim=-1), lambda p: p.square().sum(-1)))
+    >>> radius < its_square
+    True
+    """
+    points = points.detach().requires_grad_()
+    spacing = torch.log(_steepness(coordinate(points), points))
+    return spacing.std().item() if bool(spacing.isfinite().all()) else math.inf

@@ -1,0 +1,244 @@
+"""Curves across the orbits of a vector field, found by following it and its normal over the image."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from equivariant_transformers.geometry.groups import Flow, Group, VectorField
+
+STEP = 0.05
+"""The distance between the nodes of a curve or an orbit."""
+
+_EDGE = 1 + 2 * STEP
+_FAR = 2.0  # orbits are followed this far out, since some come back
+_LENGTH = 5.0  # along an orbit, either way: half the circle through the corners and some more
+_STILL = 1e-3  # the field counts as zero below this share of its largest speed
+_CLOSED = 1e-3
+_WORTHWHILE = 0.02  # the share of the image that a further curve must add
+_MOST_CURVES = 8
+_AS_GOOD = 0.99  # as many orbits as the best curve meets: then it counts how soon they do
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Nodes `(n, 2)` at equal arc lengths and unit tangents `(n, 2)`; the first node is at arc length `start`."""
+
+    nodes: Tensor
+    tangents: Tensor
+    start: float
+    step: float
+    closed: bool = False
+
+
+def find_curves(group: Group) -> list[Curve]:
+    """Curves that the orbits through most of the image cross, each orbit only once, the most useful first.
+
+    Of several such curves the one is taken that the points of the image are nearest to in time: from far away orbits
+    come with delays that differ widely.
+    """
+    field = Field(group)
+    points = _grid(0.95, 12)
+    speeds = field.speed(points)
+    points = points[speeds > _STILL * field.fastest]
+    paths, times = field.orbits(points)
+    uncovered = torch.ones(len(points), dtype=torch.bool)
+    curves: list[Curve] = []
+    while len(curves) < _MOST_CURVES and uncovered.double().mean() > _WORTHWHILE:
+        candidates = field.curves(_seeds(points[uncovered]))
+        delays = torch.stack([_delays(paths, times, candidate.nodes)[uncovered] for candidate in candidates])
+        gains = delays.isfinite().sum(1)
+        delay = torch.where(delays.isfinite(), delays, 0.0).sum(1) / gains
+        delay = torch.where(gains >= _AS_GOOD * gains.max(), delay, torch.inf)
+        best = field.without_repetition(candidates[int(delay.argmin())], curves)
+        met = _meets(paths, best.nodes) if len(best.nodes) > 1 else torch.zeros_like(uncovered)
+        if (met & uncovered).double().mean() < _WORTHWHILE:
+            break
+        uncovered &= ~met
+        curves.append(best)
+    if len(curves) > 1:  # a period belongs to a chart's coordinate, so to all of its sheets
+        curves = [Curve(c.nodes, c.tangents, c.start, c.step) for c in curves]
+    return curves
+
+
+def _quick_velocity(flow: Flow) -> VectorField:
+    """The vector field of a flow, by a difference of positions where the flow has none: enough to trace curves with."""
+
+    def difference(points: Tensor) -> Tensor:
+        h = torch.tensor(1e-5, dtype=points.dtype)
+        return (flow(h, points) - flow(-h, points)) / (2 * h)
+
+    return getattr(flow, "vector_field", difference)
+
+
+class Field:
+    """A group's vector field over the image, followed by Runge-Kutta steps of equal length in the plane."""
+
+    def __init__(self, group: Group) -> None:
+        self.velocity = group.vector_field if group.flow is None else _quick_velocity(group.flow)
+        self.fastest = float(self.speed(_grid(1.0, 33)).max())
+
+    def speed(self, points: Tensor) -> Tensor:
+        speed: Tensor = self.velocity(points).norm(dim=-1)
+        return speed
+
+    def orbits(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """The orbits of `points` `(n, 2)` both ways: nodes `(n, m, 2)` and the time of each, `(n, m)`."""
+        ahead, behind = (self._follow(points, sign, across=False, bound=_FAR, length=_LENGTH) for sign in (1.0, -1.0))
+        nodes = torch.cat([behind[0].flip(1)[:, :-1], ahead[0]], 1)
+        return nodes, torch.cat([behind[1].flip(1)[:, :-1], ahead[1]], 1)
+
+    def curves(self, seeds: Tensor) -> list[Curve]:
+        """The curve through each of `seeds` `(n, 2)` at right angles to the orbits, up to the edge or a still point."""
+        ahead, behind = (
+            self._follow(seeds, sign, across=True, bound=_EDGE, length=2 * _LENGTH)[0] for sign in (1.0, -1.0)
+        )
+        return [self._curve(_distinct(one), _distinct(other)) for one, other in zip(ahead, behind, strict=True)]
+
+    def _curve(self, ahead: Tensor, behind: Tensor) -> Curve:
+        closed = self._closing(ahead)
+        if closed is not None:
+            return closed
+        nodes = torch.cat([behind.flip(0)[:-1], ahead])
+        return Curve(nodes, self._normal(nodes), -STEP * (len(behind) - 1), STEP)
+
+    def without_repetition(self, curve: Curve, others: list[Curve]) -> Curve:
+        """The longest part of `curve` around its seed that meets no orbit twice, nor an orbit that `others` meet."""
+        paths, _ = self.orbits(curve.nodes)
+        count = len(curve.nodes)
+        taken = torch.zeros(count, dtype=torch.bool)
+        for other in others:
+            taken |= _meets(paths, other.nodes)
+        again = _crossings(paths, curve.nodes).any(1)  # (node, segment)
+        index = torch.arange(count)
+        apart = (index[:, None] - index[None, :-1] - 0.5).abs()
+        if curve.closed:
+            apart = torch.minimum(apart, count - 1 - apart)
+        again &= apart > 3
+        if not (taken.any() or again.any()):
+            return curve
+        seed = round(-curve.start / curve.step)
+        low = high = seed
+        grows = True
+        while grows:
+            grows = False
+            for node, (new_low, new_high) in ((high + 1, (low, high + 1)), (low - 1, (low - 1, high))):
+                if 0 <= node < count and not taken[node] and not again[new_low : new_high + 1, new_low:new_high].any():
+                    low, high, grows = new_low, new_high, True
+        kept = slice(low, high + 1)
+        return Curve(curve.nodes[kept], curve.tangents[kept], curve.start + low * curve.step, curve.step)
+
+    def _normal(self, points: Tensor) -> Tensor:
+        along = self.velocity(points)
+        normal: Tensor = _turned(along) / along.norm(dim=-1, keepdim=True).clamp_min(1e-300)
+        return normal
+
+    def _follow(
+        self, points: Tensor, sign: float, *, across: bool, bound: float, length: float
+    ) -> tuple[Tensor, Tensor]:
+        """Nodes `(n, m, 2)` and times `(n, m)` from `points`; a path stops where it leaves or the field vanishes."""
+
+        def rate(at: Tensor) -> Tensor:  # of x, y and the time, by arc length
+            velocity = self.velocity(at)
+            speed = velocity.norm(dim=-1, keepdim=True).clamp_min(1e-300)
+            direction = sign * velocity / speed
+            return torch.cat([_turned(direction) if across else direction, 1 / speed], -1)
+
+        state = torch.cat([points, torch.zeros_like(points[:, :1])], -1)
+        states = [state]
+        moving = torch.ones(len(points), dtype=torch.bool)
+        k1 = rate(points)
+        for _ in range(math.ceil(length / STEP)):
+            k2 = rate(state[:, :2] + STEP / 2 * k1[:, :2])
+            k3 = rate(state[:, :2] + STEP / 2 * k2[:, :2])
+            k4 = rate(state[:, :2] + STEP * k3[:, :2])
+            new = state + STEP / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+            straight = (new - state)[:, :2].norm(dim=-1) > 0.9 * STEP
+            moving = moving & straight & (new[:, :2].abs().amax(-1) <= bound)
+            state = torch.where(moving[:, None], new, state)
+            k1 = rate(state[:, :2])
+            moving &= k1[:, 2] < 1 / (_STILL * self.fastest)
+            states.append(state)
+            if not moving.any():
+                break
+        path = torch.stack(states, 1)
+        return path[..., :2], sign * path[..., 2]
+
+    def _closing(self, nodes: Tensor) -> Curve | None:
+        """The closed curve that `nodes` begin, None if they do not come back to the first."""
+        offset = nodes - nodes[0]
+        near = torch.nonzero((offset.norm(dim=-1) < STEP)[3:]).flatten()
+        if len(near) == 0:
+            return None
+        last = int(near[0]) + 3
+        tangent = self._normal(nodes[:1])[0]
+        beyond = -(offset[last] @ tangent)
+        if (offset[last] + beyond * tangent).norm() > _CLOSED or beyond.abs() > STEP:
+            return None
+        ring = torch.cat([nodes[:last], nodes[:1]])
+        # The last step is not a whole one: spread what is lacking (or too much) evenly along the ring.
+        length = STEP * last + float(beyond)
+        excess = torch.arange(last + 1, dtype=ring.dtype) * (length / last - STEP)
+        ring = ring + excess[:, None] * self._normal(ring)
+        ring[-1] = ring[0]
+        return Curve(ring, self._normal(ring), 0.0, length / last, closed=True)
+
+
+def _turned(vector: Tensor) -> Tensor:
+    return torch.stack((-vector[..., 1], vector[..., 0]), -1)
+
+
+def _distinct(path: Tensor) -> Tensor:
+    """The nodes of `path` `(n, 2)` up to where it stops."""
+    return torch.cat([path[:1], path[1:][path.diff(dim=0).norm(dim=-1) > STEP / 2]])
+
+
+def _grid(extent: float, count: int) -> Tensor:
+    ticks = torch.linspace(-extent, extent, count, dtype=torch.float64)
+    return torch.stack(torch.meshgrid(ticks, ticks, indexing="xy"), -1).flatten(0, 1)
+
+
+def _seeds(points: Tensor) -> Tensor:
+    """At most two dozen of `points`, spread evenly."""
+    return points[:: max(1, len(points) // 24)]
+
+
+def _crossings(paths: Tensor, curve: Tensor) -> Tensor:
+    """Which segments of `paths` `(n, m, 2)` cross which of `curve` `(k, 2)`: booleans `(n, m - 1, k - 1)`."""
+    return crossing_parts(paths, curve)[0]
+
+
+def crossing_parts(paths: Tensor, curve: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Where segments cross, `(n, m - 1, k - 1)`, and how far along the path's and the curve's segment, in [0, 1)."""
+    start, along = paths[:, :-1, None], paths.diff(dim=1)[:, :, None]
+    origin, across = curve[:-1], curve.diff(dim=0)
+    gap = origin - start
+    determinant = _cross(along, across)
+    safe = torch.where(determinant == 0, 1.0, determinant)
+    on_path, on_curve = _cross(gap, across) / safe, _cross(gap, along) / safe
+    hits = (determinant != 0) & (on_path >= 0) & (on_path < 1) & (on_curve >= 0) & (on_curve < 1)
+    return hits, on_path, on_curve
+
+
+def meetings(paths: Tensor, times: Tensor, curve: Tensor) -> tuple[Tensor, Tensor]:
+    """When segments cross, `(n, m - 1, k - 1)`, infinite where they do not, and how far along the curve's segment."""
+    hits, on_path, on_curve = crossing_parts(paths, curve)
+    time = times[:, :-1, None] + on_path * times.diff(dim=1)[:, :, None]
+    return torch.where(hits, time, torch.inf), on_curve
+
+
+def _delays(paths: Tensor, times: Tensor, curve: Tensor) -> Tensor:
+    """The time `(n,)` from the point of each path to `curve`, forwards or backwards; infinite if it does not cross."""
+    return meetings(paths, times, curve)[0].abs().flatten(1).min(1).values
+
+
+def _cross(a: Tensor, b: Tensor) -> Tensor:
+    return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
+
+
+def _meets(paths: Tensor, curve: Tensor) -> Tensor:
+    """Whether each of `paths` `(n, m, 2)` crosses `curve` `(k, 2)`."""
+    return _crossings(paths, curve).flatten(1).any(1)

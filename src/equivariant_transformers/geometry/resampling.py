@@ -1,0 +1,230 @@
+"""The only place where pixels are interpolated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+from typing_extensions import TypedDict
+
+from equivariant_transformers.geometry import projective
+
+_OUTSIDE = 4.0  # a coordinate that is well outside the image
+_FRAME = 4  # pixels around an image that a cubic convolution may ask for
+_BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
+_LEVELS = 4  # anti-aliasing filters for shrinking by 1, 2, 4 and 8
+
+
+class Sampling(TypedDict, total=False):
+    """How an image is resampled. All fields are optional."""
+
+    mode: Literal["bilinear", "nearest", "bicubic", "sharp_bicubic"]
+    """How to interpolate between pixels; bilinear by default.
+
+    `bicubic` and `sharp_bicubic` are cubic convolutions over 4 x 4 pixels, with a slope a at distance one of -0.75
+    (PyTorch's) and of -1.
+    """
+    padding: Literal["zeros", "border", "reflection"]
+    """What lies outside the image: the background (`zeros`, the default), its border pixels, or its reflection."""
+    background: float | Tensor
+    """The value outside the image, a number or a tensor that broadcasts to `(B, C, 1, 1)`; 0 by default."""
+    antialias: bool
+    """Whether to filter the image where it shrinks, up to eight-fold; False by default."""
+
+
+def resample(
+    images: Tensor,
+    x: Tensor,
+    y: Tensor,
+    visible: Tensor,
+    *,
+    mode: str = "bilinear",
+    padding: str = "zeros",
+    background: float | Tensor = 0.0,
+    antialias: bool = False,
+) -> Tensor:
+    """`images` `(B, C, H, W)` at points (x, y) of shape `(B or 1, ..., h, w)`, as `(B, C, ..., h, w)`."""
+    if mode not in ("bilinear", "nearest", "bicubic", "sharp_bicubic"):
+        raise ValueError(f"unknown mode {mode!r}; the modes are bilinear, nearest, bicubic and sharp_bicubic")
+    if padding not in ("zeros", "border", "reflection"):
+        raise ValueError(f"unknown padding {padding!r}; the paddings are zeros, border and reflection")
+    filled = isinstance(background, Tensor) or background != 0
+    if filled and padding != "zeros":
+        raise ValueError(f"a background needs padding='zeros': padding={padding!r} leaves nothing outside the image")
+    grid = torch.stack(torch.broadcast_tensors(torch.where(visible, x, _OUTSIDE), y), -1)  # type: ignore[no-untyped-call]
+    shape = grid.shape[1:-1]
+    pictures, warps = images.shape[0], grid.shape[0]
+    if pictures != warps and 1 not in (pictures, warps):
+        raise ValueError(f"{pictures} images and {warps} warps: they must be as many, or one of either")
+    batch = warps if pictures == 1 else pictures
+    source = images.to(grid.dtype)
+    if filled:
+        source = source - background
+    levels = _LEVELS if antialias else 1
+    if antialias:
+        source = _blurred(source, padding)
+    source = source.expand(batch, -1, -1, -1)
+    places = grid.flatten(1, -3).expand(batch, -1, -1, -1)
+    if mode == "sharp_bicubic":
+        sampled = _sharp_bicubic(source, places, padding)
+    else:
+        sampled = F.grid_sample(source, places, mode=mode, padding_mode=padding, align_corners=True)
+    sampled = sampled.reshape(batch, levels, images.shape[1], *shape)
+    if antialias:
+        weights = _level_weights(grid, images.shape[-2:])  # (B or 1, levels, ..., h, w)
+        sampled = (sampled * weights[:, :, None]).sum(1, keepdim=True)
+    result = sampled[:, 0]
+    if isinstance(background, Tensor):
+        background = background.reshape(background.shape + (1,) * (result.ndim - images.ndim))
+    if filled:
+        result = result + background
+    return result.to(images.dtype)
+
+
+def _sharp_bicubic(images: Tensor, grid: Tensor, padding: str) -> Tensor:
+    """`images` `(B, C, H, W)` at `grid` `(B, h, w, 2)` by cubic convolution with a = -1, as `(B, C, h, w)`."""
+    shape = images.shape[:2] + grid.shape[1:3]
+    column, right = _cell(grid[..., 0], images.shape[-1], padding)
+    row, down = _cell(grid[..., 1], images.shape[-2], padding)
+    framed = _framed(_framed(images, -1, padding), -2, padding)
+    lines, stride = framed.shape[-2:]
+    pixels = framed.flatten()
+    first = torch.arange(0, len(pixels), lines * stride, device=images.device).reshape(*shape[:2], 1, 1)
+    corner = (first + (row * stride + column)[:, None]).flatten()  # the first of the 4 x 4 pixels, in `pixels`
+    right, down = (part[:, None].expand(shape).flatten() for part in (right, down))
+    # Where all of the 4 x 4 pixels are zero, nothing needs to be computed.
+    skip = not images.requires_grad and projective.can_inspect(images)
+    if skip:
+        ink = pixels != 0
+        for step in (1, stride):
+            ink = ink[: -3 * step] | ink[step : -2 * step] | ink[2 * step : -step] | ink[3 * step :]
+        busy = ink.index_select(0, corner).nonzero()[:, 0]
+        corner, right, down = (part.index_select(0, busy) for part in (corner, right, down))
+    count = len(pixels) - 3 * (stride + 1)
+    across, along = _cubic_weights(right), _cubic_weights(down)
+    sums = []
+    for i in range(4):
+        taps = [pixels[i * stride + j :][:count].index_select(0, corner) for j in range(4)]
+        sums.append(_weighted_sum(taps, across))
+    values = _weighted_sum(sums, along)
+    if skip:
+        values = torch.zeros(shape, dtype=values.dtype, device=values.device).flatten().index_copy(0, busy, values)
+    return values.reshape(shape)
+
+
+def _cell(place: Tensor, size: int, padding: str) -> tuple[Tensor, Tensor]:
+    """The first of the four pixels about `place` in the framed image, and how far `place` lies past the second."""
+    position = (place + 1) * ((size - 1) / 2)
+    if padding == "reflection":
+        position = _reflected(position, size)
+    position = position.clamp(-2, size + 1)
+    second = position.detach().floor()
+    return (second + (_FRAME - 1)).long(), position - second
+
+
+def _cubic_weights(t: Tensor) -> tuple[Tensor, ...]:
+    """The weights of four pixels in a row at `t` from 0 (on the second) to 1 (on the third), with a = -1."""
+    s = 1 - t
+    return -t * s * s, 1 - t * t * (2 - t), 1 - s * s * (2 - s), -s * t * t
+
+
+def _weighted_sum(parts: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    total = parts[0] * weights[0]
+    for part, weight in zip(parts[1:], weights[1:], strict=True):
+        total = torch.addcmul(total, part, weight)
+    return total
+
+
+def _framed(images: Tensor, axis: int, padding: str) -> Tensor:
+    """`images` with `_FRAME` more pixels at both ends of `axis`."""
+    size = images.shape[axis]
+    places = torch.arange(-_FRAME, size + _FRAME, device=images.device)
+    if padding == "reflection":
+        places = _reflected(places, size)
+    framed = images.index_select(axis, places.clamp(0, size - 1))
+    if padding == "zeros":
+        framed = framed * ((places >= 0) & (places < size)).to(images.dtype).reshape(-1, *[1] * (-1 - axis))
+    return framed
+
+
+def _reflected(places: Tensor, size: int) -> Tensor:
+    """`places`, counted in pixels, brought into the image by reflecting them in its first and its last pixel."""
+    last = max(size - 1, 1)
+    return last - ((places % (2 * last)) - last).abs()
+
+
+def smooth(images: Tensor, level: int, padding: str = "border") -> Tensor:
+    """`images` `(B, C, H, W)` after one more step of smoothing: 1 makes them fit for halving, then 2 for quartering."""
+    spacing = 2 ** (level - 1)
+    for axis, sides in ((-2, (0, 0, 1, 1)), (-1, (1, 1, 0, 0))):
+        around = [2 * spacing * side for side in sides]
+        wide = F.pad(images, around, mode="constant" if padding == "zeros" else "replicate")
+        shifted = [wide.narrow(axis, k * spacing, images.shape[axis]) for k in range(5)]
+        images = torch.stack([weight * part for weight, part in zip(_BINOMIAL, shifted, strict=True)]).sum(0)
+    return images
+
+
+def _blurred(images: Tensor, padding: str) -> Tensor:
+    """`images` and smoother copies of them, fit for shrinking by 1, 2, 4 and 8: `(B, levels * C, H, W)`."""
+    copies = [images]
+    for level in range(1, _LEVELS):
+        copies.append(smooth(copies[-1], level, padding))
+    return torch.cat(copies, 1)
+
+
+def _level_weights(grid: Tensor, image_size: tuple[int, ...]) -> Tensor:
+    """How much of each level of `_blurred` every sample takes, by the spacing of `grid` in input pixels."""
+    height, width = image_size
+    spacing = torch.ones(grid.shape[:-1], dtype=grid.dtype, device=grid.device)
+    for axis in (-3, -2):
+        if grid.shape[axis] > 1:
+            x, y = grid.detach().diff(dim=axis).unbind(-1)
+            steps = torch.hypot(x * (max(width - 1, 1) / 2), y * (max(height - 1, 1) / 2))
+            nearest = torch.cat((steps, steps.narrow(axis + 1, -1, 1)), axis + 1)
+            spacing = torch.maximum(spacing, nearest)
+    level = torch.log2(spacing).clamp(0, _LEVELS - 1)
+    levels = torch.arange(_LEVELS, device=grid.device).reshape(-1, *[1] * (level.ndim - 1))
+    return (1 - (level[:, None] - levels).abs()).clamp_min(0)
+
+
+def border_mean(images: Tensor) -> Tensor:
+    """The mean of the outermost pixels of each channel of `images` `(B, C, H, W)`, as `(B, C, 1, 1)`."""
+    rows = torch.cat((images[..., 0, :], images[..., -1, :]), -1)
+    columns = torch.cat((images[..., 0], images[..., -1]), -1)
+    return torch.cat((rows, columns), -1).mean(-1)[..., None, None]
+
+
+def outside(images: Tensor, background: float | None) -> float | Tensor:
+    """The value of `images` outside their frame: `background`, or each image's border mean if there is none."""
+    return border_mean(images) if background is None else background
+
+
+def pixel_centres(
+    size: tuple[int, int], dtype: torch.dtype, device: torch.device | str | None
+) -> tuple[Tensor, Tensor]:
+    """The coordinates x `(1, 1, W)` and y `(1, H, 1)` of the pixel centres of an image of `size` (H, W)."""
+    height, width = size
+    return _centres(width, dtype, device)[None, None, :], _centres(height, dtype, device)[None, :, None]
+
+
+def _centres(count: int, dtype: torch.dtype, device: torch.device | str | None) -> Tensor:
+    if count == 1:
+        return torch.zeros(1, dtype=dtype, device=device)
+    return torch.linspace(-1, 1, count, dtype=dtype, device=device)
+
+
+def check_images(images: Tensor) -> None:
+    """Raise an error that says what is wrong with `images`, if anything is."""
+    if not isinstance(images, Tensor):
+        raise TypeError(f"images must be a torch.Tensor, got {type(images).__name__}; convert with torch.as_tensor")
+    if images.ndim != 4:
+        raise ValueError(f"images have shape (B, C, H, W), got {tuple(images.shape)}")
+    if not images.is_floating_point():
+        raise TypeError(
+            f"images must be floating point, got {images.dtype}; convert with images.float() / 255, or use mask()"
+        )
+    if 0 in images.shape[-2:]:
+        raise ValueError(f"images need at least one pixel, got {tuple(images.shape)}")

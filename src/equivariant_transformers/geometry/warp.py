@@ -1,0 +1,288 @@
+"""Lazy maps of the plane.
+
+The plane spans [-1, 1] x [-1, 1] over the image, x to the right and y down, pixel centres at its corners. A warp maps
+points of the *output* frame to points of the *input* frame, so that `warp.image(images)` is images composed with it and
+`warp.points(points)` takes what was found in the output back to the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from equivariant_transformers.geometry import kernels, projective
+from equivariant_transformers.geometry.resampling import Sampling, check_images, pixel_centres, resample
+
+Flow = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class FlowStep:
+    """A step of a warp that no matrix gives: `flow(theta, points)` with theta `(B,)` or `()`."""
+
+    flow: Flow
+    theta: Tensor
+
+    def inverse(self) -> FlowStep:
+        return FlowStep(self.flow, -self.theta)
+
+
+@dataclass(frozen=True, eq=False)
+class Warp:
+    """A batched, lazy, invertible map of the plane.
+
+    Warps compose with `@`, as maps of points: `(a @ b).points(p) == a.points(b.points(p))`. Neighbouring matrices are
+    multiplied, so a chain of projective warps is one 3x3 matrix an image. Nothing is resampled before an image, a mask
+    or a restored map is asked for, and then once.
+
+    >>> turn = Warp.projective(torch.tensor([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]]))
+    >>> turn.image(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]))
+    tensor([[[[2., 4.],
+              [1., 3.]]]])
+    >>> (turn @ turn).points(torch.tensor([1.0, 0.0]))
+    tensor([-1., 0.])
+    """
+
+    steps: tuple[Tensor | FlowStep, ...] = ()
+    """Matrices `(B, 3, 3)` or `(3, 3)` and flow steps; the last one is applied to a point first."""
+
+    @staticmethod
+    def identity() -> Warp:
+        """The warp that changes nothing."""
+        return Warp()
+
+    @staticmethod
+    def projective(matrix: Tensor) -> Warp:
+        """The warp of homogeneous matrices `(B, 3, 3)`, or of one `(3, 3)` for any batch.
+
+        The sign of a matrix matters: points that it gives a third coordinate w <= 0 lie beyond the horizon.
+        """
+        if not isinstance(matrix, Tensor) or matrix.shape[-2:] != (3, 3) or matrix.ndim not in (2, 3):
+            given = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
+            raise ValueError(f"a projective warp takes matrices of shape (B, 3, 3) or (3, 3), got {given}")
+        matrix = _geometry(matrix)
+        if projective.can_inspect(matrix):
+            _check_invertible(matrix.detach())
+        return Warp((matrix,))
+
+    @staticmethod
+    def flow(flow: Flow, theta: Tensor | float) -> Warp:
+        """The warp of a one-parameter flow `(theta, points) -> points` at theta `(B,)` or `()`."""
+        theta = torch.as_tensor(theta)
+        if theta.ndim > 1:
+            raise ValueError(f"theta of a flow has shape (B,) or (), got {tuple(theta.shape)}")
+        return Warp((FlowStep(flow, _geometry(theta)),))
+
+    @property
+    def matrix(self) -> Tensor:
+        """The homogeneous matrix `(B, 3, 3)` or `(3, 3)` of a projective warp."""
+        if not self.steps:
+            return torch.eye(3)
+        if len(self.steps) == 1 and isinstance(self.steps[0], Tensor):
+            return self.steps[0]
+        raise TypeError("this warp contains a flow that no matrix gives; use points() or image()")
+
+    def __matmul__(self, other: Warp) -> Warp:
+        return self.compose(other) if isinstance(other, Warp) else NotImplemented
+
+    def compose(self, other: Warp) -> Warp:
+        """The same as `self @ other`, in a form that `torch.compile` can trace."""
+        steps = list(self.steps)
+        for step in other.steps:
+            last = steps[-1] if steps else None
+            if isinstance(step, Tensor) and isinstance(last, Tensor):
+                _check_batches(last, step)
+                steps[-1] = projective.product(last, step)
+            else:
+                steps.append(step)
+        return Warp(tuple(steps))
+
+    def inverse(self) -> Warp:
+        """The warp that undoes this one."""
+        undone = [projective.inverse(step) if isinstance(step, Tensor) else step.inverse() for step in self.steps]
+        return Warp(tuple(reversed(undone)))
+
+    def points(self, points: Tensor) -> Tensor:
+        """Points `(B, ..., 2)` of the output frame, as points of the input frame.
+
+        Beyond the horizon (see `visible`) there is no such point, and the value is of no use.
+        """
+        x, y, _ = self._map(*points.unbind(-1))
+        return torch.stack((x, y), -1)
+
+    def visible(self, points: Tensor) -> Tensor:
+        """Which of `points` `(B, ..., 2)` lie in front of the horizon, as booleans `(B, ...)`."""
+        visible = self._map(*points.unbind(-1))[2]
+        return visible.expand(torch.broadcast_shapes(visible.shape, points.shape[:-1]))  # type: ignore[no-untyped-call]
+
+    def boxes(self, boxes: Tensor) -> Tensor:
+        """The axis-aligned hulls in the input frame of `boxes` `(B, ..., 4)` as (left, top, right, bottom).
+
+        The hull of a box that reaches the horizon is the whole plane: (-inf, -inf, inf, inf).
+        """
+        left, top, right, bottom = boxes[..., None].unbind(-2)
+        # Straight edges stay straight under a matrix, so that corners are enough; a flow bends them.
+        pieces = 16 if any(isinstance(step, FlowStep) for step in self.steps) else 1
+        share = torch.arange(pieces, dtype=boxes.dtype, device=boxes.device) / pieces
+        across, down = left + (right - left) * share, top + (bottom - top) * share
+        x = torch.cat((across, right.expand_as(down), right + left - across, left.expand_as(down)), -1)
+        y = torch.cat((top.expand_as(across), down, bottom.expand_as(across), bottom + top - down), -1)
+        x, y, visible = self._map(x, y)
+        low = torch.stack((x.amin(-1), y.amin(-1)), -1)
+        high = torch.stack((x.amax(-1), y.amax(-1)), -1)
+        bounded = visible.all(-1)[..., None]
+        return torch.cat((torch.where(bounded, low, -torch.inf), torch.where(bounded, high, torch.inf)), -1)
+
+    def image(
+        self,
+        images: Tensor,
+        *,
+        size: tuple[int, int] | None = None,
+        **sampling: Unpack[Sampling],
+    ) -> Tensor:
+        """`images` `(B, C, H, W)` seen through the warp, as `(B, C, *size)`; by default of the same (height, width).
+
+        A batch of one image is broadcast to the warp's batch. See `Sampling` for the options. The identity returns
+        `images` bit for bit.
+        """
+        check_images(images)
+        size = size or (images.shape[-2], images.shape[-1])
+        x, y = pixel_centres(size, self._dtype(images), images.device)
+        source_x, source_y, visible = self._map(x, y)
+        result = resample(images, source_x, source_y, visible, **sampling)
+        if size != images.shape[-2:]:
+            return result
+        # Pixels that map to themselves exactly keep their value exactly, and the gradient of the interpolation.
+        fixed = (visible & (source_x == x) & (source_y == y))[:, None]
+        exact = images.detach() + (result - result.detach()) if result.requires_grad else images
+        return torch.where(fixed, exact, result)
+
+    def sample(
+        self,
+        images: Tensor,
+        points: Tensor,
+        **sampling: Unpack[Sampling],
+    ) -> Tensor:
+        """`images` `(B, C, H, W)` at `points` `(..., h, w, 2)` of the output frame: `(B, C, ..., h, w)`, sampled once.
+
+        With the points of `Chart.grid` this is the warped image in the chart, its sheets on the third axis.
+        """
+        check_images(images)
+        matrix = self._matrix_for_kernel(images, points) if sampling.keys() <= {"background"} else None
+        if matrix is not None:
+            return _sample_in_one_kernel(images, matrix, points, sampling.get("background", 0.0))
+        x, y, visible = self._map(*points.to(self._dtype(images))[None].unbind(-1))
+        return resample(images, x, y, visible, **sampling)
+
+    def mask(self, masks: Tensor, *, size: tuple[int, int] | None = None) -> Tensor:
+        """Label maps `(B, C, H, W)` of any dtype seen through the warp, by nearest neighbour; 0 outside.
+
+        Labels are kept exactly up to 2**53.
+        """
+        exact = torch.float64 if masks.dtype.itemsize >= 4 else torch.float32
+        values = masks if masks.is_floating_point() else masks.to(exact)
+        return self.image(values, size=size, mode="nearest").to(masks.dtype)
+
+    def valid(self, size: tuple[int, int], device: torch.device | str | None = None) -> Tensor:
+        """Which output pixels come from inside the input and from in front of the horizon: booleans `(B, 1, *size)`."""
+        x, y, visible = self._map(*pixel_centres(size, self._dtype(), device or self._device()))
+        limit = 1 + 16 * torch.finfo(x.dtype).eps
+        return (visible & (x.abs() <= limit) & (y.abs() <= limit))[:, None]
+
+    def restore(
+        self, prediction: Tensor, *, size: tuple[int, int] | None = None, **sampling: Unpack[Sampling]
+    ) -> Tensor:
+        """A dense `prediction` `(B, C, h, w)` made in the output frame, back in the input's frame as `(B, C, *size)`.
+
+        Integer and boolean predictions are label maps: they go back by nearest neighbour.
+        """
+        back = self.inverse()
+        if not prediction.is_floating_point():
+            return back.mask(prediction, size=size)
+        return back.image(prediction, size=size, **sampling)
+
+    def _matrix_for_kernel(self, images: Tensor, points: Tensor) -> Tensor | None:
+        """The matrix with which `sample` can be one GPU kernel: of images that need no gradient, and no flow."""
+        if images.requires_grad or not kernels.can_take(images):
+            return None
+        if len(self.steps) > 1 or any(isinstance(step, FlowStep) for step in self.steps):
+            return None
+        matrix = self.matrix if self.steps else torch.eye(3, device=images.device)
+        fits = matrix.ndim == 2 or matrix.shape[0] in (1, images.shape[0])
+        narrow = all(tensor.dtype == torch.float32 for tensor in (images, points, matrix))
+        return matrix if fits and narrow and images.shape[0] > 0 else None
+
+    def _dtype(self, images: Tensor | None = None) -> torch.dtype:
+        """The dtype of the geometry: float32, or float64 where the warp or the images have it."""
+        tensors = [step if isinstance(step, Tensor) else step.theta for step in self.steps]
+        wide = any(tensor.dtype == torch.float64 for tensor in (*tensors, *([] if images is None else [images])))
+        return torch.float64 if wide else torch.float32
+
+    def _device(self) -> torch.device:
+        for step in self.steps:
+            return step.device if isinstance(step, Tensor) else step.theta.device
+        return torch.device("cpu")
+
+    def _map(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Points (x, y), with the batch first, mapped to the input frame; and which are in front of the horizon."""
+        dimensions = max(x.ndim, y.ndim)
+        visible = torch.ones((), dtype=torch.bool, device=x.device)
+        for step in reversed(self.steps):
+            if isinstance(step, FlowStep):
+                theta = step.theta.reshape(-1, *[1] * (dimensions - 1)) if step.theta.ndim else step.theta
+                x, y = step.flow(theta, torch.stack(torch.broadcast_tensors(x, y), -1)).unbind(-1)  # type: ignore[no-untyped-call]
+            else:
+                matrix = step.reshape(-1, *[1] * (dimensions - 1), 3, 3) if step.ndim == 3 else step
+                x, y, w = projective.homogeneous(matrix, x, y)
+                in_front = w > torch.finfo(w.dtype).eps * matrix[..., 2, :].abs().sum(-1)
+                visible = visible & in_front
+                w = torch.where(in_front, w, 1)
+                x, y = x / w, y / w
+        return x, y, visible
+
+
+def _sample_in_one_kernel(images: Tensor, matrix: Tensor, points: Tensor, background: float | Tensor) -> Tensor:
+    from equivariant_transformers.geometry.kernels import sampling
+
+    batch, channels = images.shape[:2]
+    if not isinstance(background, Tensor):
+        background = images.new_full((batch, channels, 1, 1), background)
+    sampled: Tensor = sampling.sample(
+        images.contiguous(),
+        matrix.expand(batch, 3, 3).contiguous(),
+        points.reshape(-1, 2).contiguous(),
+        background.to(images.dtype).expand(batch, channels, 1, 1).reshape(batch, channels).contiguous(),
+    )
+    return sampled.reshape(batch, channels, *points.shape[:-1])
+
+
+def _geometry(tensor: Tensor) -> Tensor:
+    if not tensor.is_floating_point():
+        raise TypeError(f"a warp needs floating-point numbers, got {tensor.dtype}; convert with .float()")
+    return projective.at_least_float32(tensor)
+
+
+def _check_batches(left: Tensor, right: Tensor) -> None:
+    many, more = (matrix.shape[0] if matrix.ndim == 3 else 1 for matrix in (left, right))
+    if many != more and 1 not in (many, more):
+        raise ValueError(f"cannot compose {many} warps with {more}: they must be as many, or one of either")
+
+
+def _check_invertible(matrix: Tensor) -> None:
+    finite = matrix.isfinite().flatten(-2).all(-1)
+    scaled = matrix / matrix.abs().amax((-2, -1), keepdim=True)
+    volume = torch.linalg.vector_norm(scaled, dim=-1).prod(-1)
+    singular = ~(projective.determinant(scaled).abs() > 8 * torch.finfo(matrix.dtype).eps * volume)
+    for problem, where in (
+        ("NaN or infinite entries", ~finite),
+        ("a zero determinant, so it cannot be inverted", singular),
+    ):
+        if where.any():
+            index = where.nonzero()[0].tolist()
+            raise ValueError(
+                f"warp matrix{f' {index[0]}' if index else ''} has {problem}: {matrix[tuple(index)].tolist()}"
+            )

@@ -1,0 +1,160 @@
+"""A trained network with everything that is needed to use it, in one file."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from typing_extensions import Self
+
+from equivariant_transformers.data.imageset import ImageSet, scale_and_shift
+from equivariant_transformers.nn.layers import Canonicalization, Canonicalized
+from equivariant_transformers.training import checkpoint
+from equivariant_transformers.training.config import Config
+from equivariant_transformers.training.job import build_network
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What there is to know about a trained network besides its weights. Errors are in per cent."""
+
+    config: Config
+    in_channels: int
+    size: tuple[int, int]
+    """(height, width) of the images."""
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    """Of each channel, on the scale of 0 to 255."""
+    std: tuple[float, ...]
+    background: float | None
+    """The value of the normalised images outside their frame; None for the mean of each image's border."""
+    data: str
+    """The name of the data set."""
+    origin: str
+    """Where its images come from."""
+    labels: str | None = None
+    """A hash of the labels of all its images when the network was trained; None where it is not known."""
+    validation_error: float | None = None
+    test_error: float | None = None
+
+    @classmethod
+    def of(cls, config: Config, images: ImageSet) -> Self:
+        """The card of a network that is to be trained as `config` says on `images`."""
+        return cls(
+            config=config,
+            in_channels=images.images.shape[1],
+            size=(images.images.shape[2], images.images.shape[3]),
+            classes=images.classes,
+            mean=images.mean,
+            std=images.std,
+            background=images.black if config.background == "black" else None,
+            data=images.name,
+            origin=images.origin,
+        )
+
+    def build(self) -> nn.Module:
+        """The network, with random weights."""
+        return build_network(
+            self.config,
+            in_channels=self.in_channels,
+            classes=len(self.classes),
+            size=self.size,
+            background=self.background,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields, as JSON has them."""
+        return {**dataclasses.asdict(self), "config": self.config.to_dict()}
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> Self:
+        """The card with these fields."""
+        lists = {name: tuple(fields[name]) for name in ("size", "classes", "mean", "std")}
+        return cls(**{**fields, **lists, "config": Config.from_dict(fields["config"])})
+
+
+class Classifier(nn.Module):
+    """A network and its card: takes images as bytes, of the size and the channels that the card says.
+
+    >>> digits = ImageSet(images=torch.zeros(3, 1, 64, 64, dtype=torch.uint8), labels=torch.arange(3), name="blank")
+    >>> card = Card.of(Config(layers=("x_shear",)), digits)
+    >>> classifier = Classifier(card.build(), card).eval()
+    >>> classifier(digits.images).shape, classifier.canonicalize(digits.images).names
+    (torch.Size([3, 10]), ('x_shear',))
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, module: nn.Module, card: Card) -> None:
+        super().__init__()
+        self.module = module
+        self.card = card
+        for name, values in zip(("scale", "shift"), scale_and_shift(card.mean, card.std), strict=True):
+            self.register_buffer(name, values.clone(), persistent=False)  # not parts of one tensor
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Bytes `(B, C, H, W)` to logits `(B, classes)`."""
+        logits: Tensor = self.module(self.normalise(images))
+        return logits
+
+    def canonicalize(self, images: Tensor) -> Canonicalization | None:
+        """What the layers make of bytes `(B, C, H, W)`; None if the network has none. `to_bytes` undoes the scaling."""
+        if not isinstance(self.module, Canonicalized):
+            return None
+        out: Canonicalization = self.module.canonicalizer(self.normalise(images))
+        return out
+
+    def prepare(self, image: str | Path | Image | Tensor | NDArray[Any]) -> Tensor:
+        """A file, a picture, a tensor `(C, H, W)` or an array `(H, W, C)` as bytes of the right shape.
+
+        It is resized with its shape kept and padded with black, as the images of a folder are.
+        """
+        from equivariant_transformers.data import pictures
+
+        size, channels = self.card.size, self.card.in_channels
+        if isinstance(image, (str, Path)):
+            return torch.tensor(pictures.read(Path(image), size, channels))
+        return torch.tensor(pictures.fit(pictures.to_picture(image), size, channels))
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Bytes `(B, C, H, W)` as the network takes them."""
+        expected = (self.card.in_channels, *self.card.size)
+        if images.dtype != torch.uint8 or images.ndim != 4 or tuple(images.shape[1:]) != expected:
+            found = f"{images.dtype} of shape {tuple(images.shape)}"
+            raise ValueError(f"the network takes uint8 images (B, {', '.join(map(str, expected))}), got {found}")
+        return images * self.scale + self.shift
+
+    def to_bytes(self, images: Tensor) -> Tensor:
+        """Normalised images `(B, C, H, W)`, canonical ones for instance, as bytes."""
+        return ((images - self.shift) / self.scale).round().clamp(0, 255).to(torch.uint8)
+
+    def save(self, path: str | Path) -> None:
+        """Write the weights and the card into one safetensors file."""
+        checkpoint.write(Path(path), self.module.state_dict(), {"card": self.card.to_dict()})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """What `save` wrote, ready for use on the CPU. Any other file raises a `CheckpointError` that says why."""
+        tensors, description = checkpoint.read(Path(path))
+        if "card" not in description:
+            raise checkpoint.CheckpointError(
+                f"{path} holds the state of a training run; the finished network is in model.safetensors beside it"
+            )
+        try:
+            card = Card.from_dict(description["card"])
+            with torch.random.fork_rng(devices=[]):
+                module = card.build()
+            module.load_state_dict(tensors)
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise checkpoint.CheckpointError(f"{path} is no model of this version of the library: {reason}") from error
+        return cls(module, card).eval()

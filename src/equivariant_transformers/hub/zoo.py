@@ -1,0 +1,71 @@
+"""The trained networks that come with the library."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from equivariant_transformers.geometry.groups import lookup
+
+if TYPE_CHECKING:  # these load data sets and the trainer: only when a network is asked for
+    from equivariant_transformers.hub.classifier import Card, Classifier
+
+LICENCE = "MIT"
+FOLDER = resources.files(__package__).joinpath("weights")
+
+
+def pretrained(name: str) -> Classifier:
+    """The trained network called `name`, ready for use on the CPU; `list_pretrained` has the names."""
+    from equivariant_transformers.hub.classifier import Classifier
+
+    lookup(list_pretrained(), name, "pretrained model")
+    with resources.as_file(FOLDER.joinpath(f"{name}.safetensors")) as path:
+        return Classifier.load(path)
+
+
+def list_pretrained() -> dict[str, Card]:
+    """The cards of all networks that `pretrained` has, by name: data, config, classes, measured errors."""
+    from equivariant_transformers.hub.classifier import Card
+
+    names = sorted(file.name.removesuffix(".json") for file in FOLDER.iterdir() if file.name.endswith(".json"))
+    cards = {}
+    for name in names:
+        fields = json.loads(FOLDER.joinpath(f"{name}.json").read_text(encoding="utf-8"))
+        del fields["licence"]
+        cards[name] = Card.from_dict(fields)
+    return cards
+
+
+def find(model: str | Path) -> Classifier:
+    """The network in a file, or the trained network of that name."""
+    from equivariant_transformers.hub.classifier import Classifier
+
+    path = Path(model)
+    is_name = path.name == str(model) and not path.suffix and not path.is_file()
+    return pretrained(str(model)) if is_name else Classifier.load(path)
+
+
+def describe(card: Card) -> str:
+    """A card and its licence as readable JSON."""
+    return json.dumps({"licence": LICENCE, **card.to_dict()}, indent=1) + "\n"
+
+
+def install(file: str | Path, name: str, **measured: Any) -> Card:
+    """Put the network in `file` among the pretrained ones and return its card.
+
+    Fields of the card that were not known when the file was written can be given: `test_error=3.61`.
+    """
+    from equivariant_transformers.hub.classifier import Classifier
+
+    classifier = Classifier.load(file)
+    card = classifier.card = dataclasses.replace(classifier.card, **measured)
+    for field in ("validation_error", "test_error"):
+        if getattr(card, field) is None:
+            raise ValueError(f"the card of {file} has no {field}: measure it and give it, as in {field}=3.61")
+    folder = Path(str(FOLDER))
+    classifier.save(folder / f"{name}.safetensors")
+    (folder / f"{name}.json").write_text(describe(card), encoding="utf-8")
+    return card

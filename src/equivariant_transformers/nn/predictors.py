@@ -1,0 +1,296 @@
+r"""Networks that read the pose off a chart-sampled image.
+
+Each takes `(B, C, sheets, H, W)`, an image sampled on a chart's grid, and returns a `Prediction`. Self-consistency is
+$f(T_\theta\phi) = f(\phi) + \theta$: content that moves by $-\theta$ along the pose axis of the chart has a pose that
+is larger by $\theta$, so a predictor returns *minus* where it found the content, relative to the chart's centre.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from equivariant_transformers.geometry.charts import Chart
+from equivariant_transformers.geometry.projective import at_least_float32, wrap
+from equivariant_transformers.nn.buffers import Exact
+from equivariant_transformers.nn.conv import CentredActivation, Evidence, ScaleNorm, pad, wrap_around
+from equivariant_transformers.nn.features import Features, batch_norm, convolve, fits, scale_norm
+
+_FLOOR = 1e-4
+_SLOPE = 0.1  # of the paper's leaky ReLUs
+_PULL = 0.25  # at first, to pose 0 on a periodic axis, as a share of the weight of a heat map
+
+
+class Prediction(NamedTuple):
+    """What a predictor found in a batch of `B` images for the `k` parameters of its chart."""
+
+    pose: Tensor
+    """`(B, k)`."""
+    confidence: Tensor
+    """`(B, k)`, from 0 (nothing to see, or spread over the whole range) to 1 (one sharp place)."""
+    heatmaps: tuple[Tensor, ...]
+    """For each parameter, weights `(B, samples)` whose centre is the pose; they sum to 1, to 0 if nothing is seen."""
+
+
+class ConsistentPredictor(Exact):
+    r"""Reads a pose that is self-consistent whatever the weights.
+
+    Three things make it so. Every layer maps nothing to nothing: the first kernels sum to zero along the pose axis, so
+    that the features are built on the change of the image along the group's flow, and a constant background or a fixed
+    point of the group leaves no trace that could hold the centre of the heat map back. Rows of the chart (orbits of the
+    group) are averaged by how well they are seen (`Chart.row_weights`). The heat map is a power $|h|^p$ of the evidence
+    with a learned exponent $p > 1$: it vanishes with the evidence, is as selective as training makes it, and for small
+    $p$ counts an edge by its height, however wide it appears in the chart.
+    """
+
+    blur: Tensor
+    row_weights: Tensor
+
+    def __init__(self, chart: Chart, in_channels: int, *, channels: int = 32) -> None:
+        super().__init__()
+        self.chart = chart
+        self.poses = len(chart.groups)
+        stride = (2, 1) if self.poses == 1 else (1, 1)  # pose axes keep their resolution
+        self.conv1 = nn.Conv2d(in_channels * chart.sheets, channels, 3, stride=stride, bias=False)
+        self.norm1 = ScaleNorm(channels)
+        self.activation1 = CentredActivation(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, bias=False)
+        self.norm2 = ScaleNorm(channels)
+        self.activation2 = CentredActivation(channels)
+        self.maps = nn.ModuleList(Evidence(channels) for _ in range(self.poses))
+        self.log_excess = nn.Parameter(torch.full((self.poses,), math.log(0.25)))  # p = 1.25 at first
+        self.bias = nn.Parameter(torch.zeros(self.poses))
+        if min(chart.size) < 4:
+            raise ValueError(f"a chart needs at least 4 x 4 samples to read a pose from, got {chart.size}")
+        plain: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever the defaults are
+        blur = torch.softmax(-torch.arange(-3.0, 4.0, **plain).square() / 2, 0)
+        weights = chart.row_weights()[:: stride[0]] if self.poses == 1 else torch.ones(chart.size[0], **plain)
+        if not weights.sum() > 0:
+            raise ValueError(f"the ranges {chart.ranges} of chart {chart.name!r} show nothing of the image")
+        self.keep_exact("blur", blur.to)
+        self.keep_exact("row_weights", (weights / weights.sum()).to)
+
+    def forward(self, images: Tensor) -> Prediction:
+        """`(B, C, sheets, H, W)` to poses `(B, k)`."""
+        periodic = self.chart.periodic
+        x = images.flatten(1, 2)  # sheets as channels
+        x = x - x[..., :1, :1]  # constants cancel in the first layer; here they cancel to the last bit
+        x = pad(x, (4, 1) if self.poses == 1 else (4, 4), periodic)
+        for axis in (-1, -2)[: self.poses]:
+            x = self._smooth(x, axis)
+        pooled = self._lazily_pooled(x) if self.poses == 1 and fits(x, self.conv1.out_channels) else self._pooled(x)
+        maps = []
+        for axis, (profile, conv) in enumerate(zip(pooled, self.maps, strict=True)):
+            evidence = conv(_pad_profile(profile, periodic[axis]))[:, 0]  # (B, samples)
+            maps.append(_heatmap(evidence, 1 + self.log_excess[axis].exp()))
+        return _read(maps, self.chart, self.bias)
+
+    def _pooled(self, x: Tensor) -> list[Tensor]:
+        """The features `(B, channels, samples)` along each pose axis of what the first layer sees."""
+        first, second = self._kernels()
+        x = wrap_around(
+            self.activation1(self.norm1(F.conv2d(x, first, stride=self.conv1.stride))), 1, self.chart.periodic
+        )
+        x = self.activation2(self.norm2(F.conv2d(x, second, padding=_padding(self.chart.periodic))))
+        pooled = [_average_rows(x, self.row_weights)]
+        if self.poses == 2:
+            pooled.append(x.mean(3))
+        return pooled
+
+    def _lazily_pooled(self, x: Tensor) -> list[Tensor]:
+        first, second = self._kernels()
+        features = scale_norm(self.norm1, self.activation1, *convolve(x, first, stride=self.conv1.stride))  # type: ignore[arg-type]
+        again = convolve(features.value(), second, padding=_padding(self.chart.periodic), wraps=self.chart.periodic)
+        return [scale_norm(self.norm2, self.activation2, *again).average(self.row_weights)]
+
+    def _kernels(self) -> tuple[Tensor, Tensor]:
+        second = self.conv2.weight
+        return self._derivative(self.conv1.weight), self._derivative(second) if self.chart.order == 2 else second
+
+    def _derivative(self, kernels: Tensor) -> Tensor:
+        """`kernels` with zero mean along the pose axes."""
+        return kernels - kernels.mean((-1,) if self.poses == 1 else (-2, -1), keepdim=True)
+
+    def _smooth(self, x: Tensor, axis: int) -> Tensor:
+        """`x` less three samples at each end, after a Gaussian of one: what is finer cannot be followed on the grid."""
+        samples = x.shape[axis] - len(self.blur) + 1
+        wide = at_least_float32(x)
+        shifted = [weight * wide.narrow(axis, k, samples) for k, weight in enumerate(self.blur.unbind())]
+        return sum(shifted[1:], shifted[0]).to(x.dtype)
+
+
+class SoftmaxPredictor(Exact):
+    """The paper's predictor: features, maximum over the invariant axis, softmax, centroid.
+
+    Its softmax gives weight to empty background, which does not move with the image, so it is self-consistent only as
+    far as training makes it so. What this weight does on other axes it must do on periodic ones too: a heat map that
+    says nothing has pose 0. On a circle its centre could be anywhere, so that some weight, how much is learned, is put
+    at 0.
+    """
+
+    widths: Tensor
+
+    def __init__(
+        self, chart: Chart, in_channels: int, *, channels: int = 32, strides: tuple[int, int] = (2, 1)
+    ) -> None:
+        super().__init__()
+        self.chart = chart
+        self.poses = len(chart.groups)
+        self.trunk = _Trunk(in_channels, channels, strides, chart.periodic)
+        self.maps = nn.ModuleList(Evidence(channels) for _ in range(self.poses))
+        self.bias = nn.Parameter(torch.zeros(self.poses))
+        self.pull = nn.Parameter(torch.tensor(_PULL)) if any(chart.periodic[: self.poses]) else None
+        self.keep_exact("widths", chart.pose_widths)
+        self.stride = strides[0] * strides[1]
+
+    def forward(self, images: Tensor) -> Prediction:
+        """`(B, C, sheets, H, W)` to poses `(B, k)`."""
+        x = images.transpose(1, 2).flatten(0, 1)  # each sheet by itself
+        if self.poses == 1 and self.trunk.fits(x):
+            pooled = [self.trunk.lazily(x).strongest(self.chart.sheets)]
+        else:
+            x = self.trunk(x)  # (B * sheets, channels, h, w)
+            pooled = [_maximum(x, axis) for axis in (2, 3)[: self.poses]]
+            pooled = [f.reshape(-1, self.chart.sheets, *f.shape[1:]).max(1).values for f in pooled]
+        maps = [
+            torch.softmax(conv(_pad_profile(profile, wraps))[:, 0], -1)
+            for profile, conv, wraps in zip(pooled, self.maps, self.chart.periodic, strict=False)
+        ]  # of profiles (B, channels, samples)
+        return _read(maps, self.chart, torch.tanh(self.bias) * self.widths / 2, self.stride, self.pull)
+
+
+class DirectPredictor(Exact):
+    """The Spatial Transformer's predictor: the paper's features, pooled and regressed; its first poses are zero."""
+
+    widths: Tensor
+
+    def __init__(
+        self, chart: Chart, in_channels: int, *, channels: int = 32, strides: tuple[int, int] = (2, 1)
+    ) -> None:
+        super().__init__()
+        self.trunk = _Trunk(in_channels, channels, strides, (False, False))
+        self.head = nn.Linear(9 * channels, len(chart.groups))
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        self.keep_exact("widths", chart.pose_widths)
+
+    def forward(self, images: Tensor) -> Prediction:
+        """`(B, C, 1, H, W)`, the image itself, to poses `(B, k)`."""
+        x = F.adaptive_max_pool2d(self.trunk(images.flatten(2, 3)), 3).flatten(1)
+        pose = torch.tanh(at_least_float32(self.head(x))) * self.widths / 2
+        return Prediction(pose, torch.ones_like(pose), ())
+
+
+class _Trunk(nn.Module):
+    """The paper's two convolutions: 3x3, batch normalisation, leaky ReLU; zeros around what is not periodic."""
+
+    def __init__(self, in_channels: int, channels: int, strides: tuple[int, int], periodic: tuple[bool, bool]) -> None:
+        super().__init__()
+        self.periodic = periodic
+        self.convs = nn.ModuleList(
+            nn.Conv2d(width, channels, 3, stride=stride, padding=_padding(periodic), bias=False)
+            for width, stride in zip((in_channels, channels), strides, strict=True)
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in strides)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`(B, C, H, W)` to `(B, channels, h, w)`."""
+        if self.fits(x):
+            return self.lazily(x).value().permute(0, 3, 1, 2)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = F.leaky_relu(norm(conv(wrap_around(x, 1, self.periodic))), _SLOPE, inplace=True)
+        return x
+
+    def fits(self, x: Tensor) -> bool:
+        """Whether `lazily` can be used for `x` `(B, C, H, W)`."""
+        return fits(x, self.norms[0].num_features) and self.convs[1].stride == (1, 1)  # type: ignore[arg-type]
+
+    def lazily(self, x: Tensor) -> Features:
+        """The same as features that are still to be normalised."""
+        padding, wraps = _padding(self.periodic), self.periodic
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            found = convolve(x, conv.weight, stride=conv.stride, padding=padding, wraps=wraps)  # type: ignore[arg-type]
+            features = batch_norm(norm, *found, _SLOPE)  # type: ignore[arg-type]
+            if conv is not self.convs[-1]:
+                x = features.value()
+        return features
+
+
+PREDICTORS: dict[str, type[ConsistentPredictor] | type[SoftmaxPredictor] | type[DirectPredictor]] = {
+    "consistent": ConsistentPredictor,
+    "softmax": SoftmaxPredictor,
+    "direct": DirectPredictor,
+}
+"""The pose predictors, by name."""
+
+
+def _padding(periodic: tuple[bool, bool]) -> tuple[int, int]:
+    """Of a convolution, (along H, along W): zeros around axes that are not `periodic`, (along W, along H)."""
+    return (0 if periodic[1] else 1, 0 if periodic[0] else 1)
+
+
+def _pad_profile(profile: Tensor, wraps: bool) -> Tensor:
+    """`(B, channels, samples)` with one more sample at each end."""
+    return pad(profile[:, :, None], (1, 0), (wraps, False), "constant")[:, :, 0]
+
+
+def _maximum(x: Tensor, axis: int) -> Tensor:
+    """The maximum of `x` `(B, C, H, W)` along axis 2 or 3, with the gradient where it was found.
+
+    The gradient of `amax` looks for the value again, and a compiler that recomputes `x` in another precision does not
+    find it. Seen with channels last, as they lie in memory on a CPU, the gradient lies like `x`.
+    """
+    return x.movedim(1, 3).max(axis - 1).values.movedim(2, 1)
+
+
+def _average_rows(x: Tensor, weights: Tensor) -> Tensor:
+    """The rows of `x` `(B, C, H, W)` averaged with weights `(H,)`, as `(B, C, W)`; fast where channels lie last."""
+    rows = x.permute(0, 2, 3, 1)  # (B, H, W, C)
+    average = weights.to(x.dtype)[None] @ rows.flatten(2)  # (B, 1, W * C)
+    return average.reshape(-1, *rows.shape[2:]).transpose(1, 2)
+
+
+def _heatmap(evidence: Tensor, exponent: Tensor) -> Tensor:
+    r"""Weights $|h|^p$ of evidence h `(B, samples)`, scaled to sum to 1; all 0 where there is no evidence."""
+    power = evidence.square()
+    relative = power / (power.mean(-1, keepdim=True) + 1e-12)
+    weights = (relative + _FLOOR) ** (exponent / 2) - _FLOOR ** (exponent / 2)  # the floor keeps the gradient finite
+    return weights / (weights.sum(-1, keepdim=True) + 1e-6)
+
+
+def _read(maps: list[Tensor], chart: Chart, bias: Tensor, stride: int = 1, pull: Tensor | None = None) -> Prediction:
+    """The centre of each of `maps` `(B, samples)` along its pose axis of `chart`, as a prediction."""
+    found = [_centre(heatmap, chart, axis, stride, pull) for axis, heatmap in enumerate(maps)]
+    pose, confidence = (torch.stack(column, -1) for column in zip(*found, strict=True))
+    seen = torch.stack([heatmap.sum(-1) for heatmap in maps], -1)  # 0 for an empty image, whose pose is 0
+    pose = pose + bias * seen
+    wrapped = [
+        wrap(column, high - low if periodic else None)
+        for column, (low, high), periodic in zip(pose.unbind(-1), chart.ranges, chart.periodic, strict=False)
+    ]
+    return Prediction(torch.stack(wrapped, -1), confidence, tuple(maps))
+
+
+def _centre(heatmap: Tensor, chart: Chart, axis: int, stride: int, pull: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The pose `(B,)` and confidence `(B,)` of a `heatmap` `(B, samples)` along a pose axis of `chart`.
+
+    `pull` is the weight at pose 0 that is added on a periodic axis.
+    """
+    low, high = chart.ranges[axis]
+    positions = chart.axes(dtype=heatmap.dtype, device=heatmap.device)[axis][::stride] - chart.centre[axis]
+    if chart.periodic[axis]:
+        turn = 2 * math.pi / (high - low)
+        x = (heatmap * torch.cos(turn * positions)).sum(-1)
+        y = (heatmap * torch.sin(turn * positions)).sum(-1)
+        nowhere = x.square() + y.square() < 1e-10
+        x, y = torch.where(nowhere, 1.0, x), torch.where(nowhere, 0.0, y)
+        ahead = x if pull is None else x + pull
+        return -torch.atan2(y, ahead) / turn, torch.where(nowhere, 0.0, torch.sqrt(x.square() + y.square()))
+    mean = (heatmap * positions).sum(-1)
+    variance = (heatmap * (positions - mean[:, None]).square()).sum(-1)
+    spread = torch.sqrt(variance + 1e-12) / ((high - low) / math.sqrt(12))  # 1 for a flat map
+    return -mean, heatmap.sum(-1) * (1 - spread).clamp(0, 1)

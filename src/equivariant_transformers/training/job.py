@@ -1,0 +1,143 @@
+"""From a config to everything that training needs: the data, the network, and both on the device."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+from equivariant_transformers import data, models
+from equivariant_transformers.data import ImageSet, Loader, Splits
+from equivariant_transformers.data.cache import sha256
+from equivariant_transformers.geometry.groups import lookup
+from equivariant_transformers.nn.augment import parse_reach
+from equivariant_transformers.training import Config, Job, distributed
+
+_EVALUATION_BATCH = {"cuda": 1000, "cpu": 250}
+# On a CPU a step is faster with the channels of a pixel side by side; on a GPU the compiler chooses.
+_LAYOUT = {"cuda": torch.preserve_format, "cpu": torch.channels_last}
+
+
+def find_device(name: str) -> torch.device:
+    """The torch device called `name`; auto is the GPU if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in _EVALUATION_BATCH:
+        raise ValueError(f"the device is auto, cpu, cuda or one of several GPUs as in cuda:1, got {name!r}")
+    found = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= found:
+        raise ValueError(f"there is no GPU {name!r} that torch can use, it sees {found}; use cpu or auto")
+    return device
+
+
+def is_folder(name: str) -> bool:
+    """Whether `name` is the path of a folder; the name of a data set is not, though there be a folder of that name."""
+    return name not in data.DATASETS and Path(name).is_dir()
+
+
+def find_data(name: str) -> Callable[..., Splits]:
+    """What loads the data set called `name`, or the images in a folder."""
+    if is_folder(name):
+        return partial(data.from_folder, name)
+    if Path(name).name != name:
+        raise FileNotFoundError(f"there is no folder {name}")
+    return lookup(data.DATASETS, name, "data set").load
+
+
+def load_data(config: Config, device: torch.device, *, accept_other_files: bool = False, **options: Any) -> Splits:
+    """The parts of the config's data set on `device`; `options` go to the function that loads it."""
+    if accept_other_files:  # which few data sets ask
+        options["accept_other_files"] = True
+    load = find_data(config.dataset)
+    known = inspect.signature(load).parameters
+    asked = [name for name, usual in (("examples", None), ("copies", 1)) if getattr(config, name) != usual]
+    if unknown := [name for name in (*asked, *options) if name not in known]:
+        raise ValueError(f"{config.dataset} does not let you choose {', '.join(unknown)}: leave it out")
+    wanted = {"examples": config.examples, "copies": config.copies, "seed": config.data_seed, "device": device}
+    chosen = {name: value for name, value in wanted.items() if name in known and value is not None}
+    return Splits(*(part.to(device) for part in load(**chosen, **options)))
+
+
+def make_module(config: Config, images: ImageSet) -> nn.Module:
+    """Return the config's network, made for `images`, with the random weights of its seed."""
+    torch.manual_seed(config.seed)
+    _, channels, height, width = images.images.shape
+    return build_network(
+        config,
+        in_channels=channels,
+        classes=len(images.classes),
+        size=(height, width),
+        background=images.black if config.background == "black" else None,
+    )
+
+
+def build_network(
+    config: Config, *, in_channels: int, classes: int, size: tuple[int, int], background: float | None
+) -> nn.Module:
+    """Return the config's network for images of a given kind, with random weights."""
+    return models.build(
+        config.network,
+        layers=config.layers,
+        passes=config.passes,
+        chart=config.chart,
+        predictor=config.predictor,
+        in_channels=in_channels,
+        classes=classes,
+        size=size,
+        strides=(2, 1) if min(size) > 32 else (1, 1),  # as in the paper, for MNIST and for SVHN
+        dropout=config.dropout,
+        background=background,
+        jitter=config.jitter,
+        views=parse_reach(config.views),
+        looks=config.looks,
+    )
+
+
+def place(module: nn.Module, device: torch.device) -> nn.Module:
+    """`module` on `device`, laid out in memory as is fastest there."""
+    moved: nn.Module = module.to(device, memory_format=_LAYOUT[device.type])  # type: ignore[call-overload]
+    return moved
+
+
+def make_job(config: Config, splits: Splits, *, directory: Path | None = None, name: str = "run") -> Job:
+    """A job for the trainer; this process's share of it, if there are several."""
+    device = splits.train.images.device
+    processes = distributed.world_size()
+    evaluated = max(processes, _EVALUATION_BATCH[device.type] // config.looks)  # each look is a copy of the batch
+    evaluated -= evaluated % processes
+    return Job(
+        config=config,
+        module=place(make_module(config, splits.train), device),
+        train=_loader(splits.train, config.batch_size, seed=config.seed),
+        validation=_loader(splits.validation, evaluated),
+        test=_loader(splits.test, evaluated),
+        directory=directory,
+        name=name,
+        loss=models.margin_loss if config.network == "capsule" else F.cross_entropy,
+        labels=hash_labels(splits),
+    )
+
+
+def _loader(part: ImageSet, batch_size: int, *, seed: int = 0) -> Loader:
+    """Return a loader of this process's share of each batch. A part that is smaller than `batch_size` is one batch."""
+    processes = distributed.world_size()
+    if len(part) < processes:
+        raise ValueError(f"{processes} processes cannot share {len(part)} images of {part.name}: start fewer")
+    if len(part) < batch_size:
+        batch_size = len(part) - len(part) % processes
+    return Loader(part, batch_size=batch_size, seed=seed, rank=distributed.rank(), world_size=processes)
+
+
+def hash_labels(splits: Splits) -> str:
+    """Tells whether a folder has other images than before: then other ones of them are the test images."""
+    return " ".join(sha256(part.labels.cpu().numpy()) for part in splits)

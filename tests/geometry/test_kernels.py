@@ -1,0 +1,48 @@
+"""The GPU kernel samples as `resampling` does, and has its gradients."""
+
+import pytest
+import torch
+
+import equivariant_transformers as et
+
+pytestmark = pytest.mark.cuda
+
+
+def both(warp_of, images, grid, background, monkeypatch):
+    """The result and the gradient of the matrices, by the kernel and without it."""
+    for with_kernel in (True, False):
+        monkeypatch.setattr("equivariant_transformers.geometry.kernels.HAS_TRITON", with_kernel)
+        matrix = warp_of()
+        result = et.Warp((matrix,)).sample(images, grid, background=background)
+        (result * torch.linspace(-1, 1, result.numel(), device="cuda").reshape(result.shape)).sum().backward()
+        yield result.detach(), matrix.grad
+
+
+@pytest.mark.parametrize("name", [*et.CHARTS])
+@pytest.mark.parametrize(("batch", "matrices"), [(3, (3, 3, 3)), (3, (3, 3)), (1, (1, 3, 3))])
+def test_kernel_and_grid_agree(name, batch, matrices, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    matrix = (torch.eye(3) + 0.4 * torch.randn(matrices, generator=generator)).cuda()
+    images = torch.rand(batch, 2, 13, 17, generator=generator).cuda()
+    grid = et.chart(name).replace(size=(24, 20)).grid().cuda()
+    for background in (0.3, torch.rand(batch, 2, 1, 1, generator=generator).cuda()):
+        (fast, fast_gradient), (slow, slow_gradient) = both(
+            lambda: matrix.clone().requires_grad_(), images, grid, background, monkeypatch
+        )
+        torch.testing.assert_close(fast, slow, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            fast_gradient, slow_gradient, rtol=1e-3, atol=1e-3 * slow_gradient.abs().max().item()
+        )
+
+
+def test_the_identity_samples_too(monkeypatch):
+    images, grid = torch.rand(2, 1, 9, 9).cuda(), et.chart("log_polar").grid().cuda()
+    fast = et.Warp.identity().sample(images, grid)
+    monkeypatch.setattr("equivariant_transformers.geometry.kernels.HAS_TRITON", False)
+    torch.testing.assert_close(fast, et.Warp.identity().sample(images, grid), rtol=1e-5, atol=1e-5)
+
+
+def test_images_that_need_a_gradient_get_one():
+    images = torch.rand(2, 1, 9, 9, device="cuda", requires_grad=True)
+    et.Warp.identity().sample(images, et.chart("rotation").grid().cuda()).sum().backward()
+    assert images.grad.abs().sum() > 0

@@ -1,0 +1,394 @@
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import equivariant_transformers as et
+from equivariant_transformers import Warp
+from equivariant_transformers.geometry import resampling
+
+SOURCE = Path(et.__file__).parent
+
+
+def random_matrices(batch, *, seed=0, dtype=torch.float32, size=0.2):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.eye(3, dtype=dtype) + size * torch.randn(batch, 3, 3, generator=generator, dtype=dtype).clamp(-1, 1)
+
+
+def smooth_images(batch, channels, height, width, dtype=torch.float32, waves=1.0):
+    x = torch.linspace(-1, 1, width, dtype=dtype)
+    y = torch.linspace(-1, 1, height, dtype=dtype)[:, None]
+    waves = [torch.cos(waves * x + k) * torch.sin(waves * y - k) + 0.3 * x for k in range(batch * channels)]
+    return torch.stack(waves).reshape(batch, channels, height, width)
+
+
+def lens(theta):
+    return Warp.flow(et.RADIAL_LENS.transform, theta)
+
+
+# Conventions
+
+
+def test_positive_x_is_right_and_positive_y_is_down():
+    images = torch.zeros(1, 1, 5, 5)
+    images[0, 0, 2, 3] = 1  # one pixel right of the centre
+    to_right = Warp.projective(et.group("x_translation").matrix(0.5))  # samples the input half a unit further right
+    assert to_right.image(images)[0, 0, 2, 2] == 1
+    images = torch.zeros(1, 1, 5, 5)
+    images[0, 0, 3, 2] = 1  # one pixel below the centre
+    assert Warp.projective(et.group("y_translation").matrix(0.5)).image(images)[0, 0, 2, 2] == 1
+
+
+def test_the_action_composes_on_the_right():
+    """(T phi)(x) = phi(T x), so phi seen through a @ b is (phi seen through a) seen through b."""
+    a, b = (Warp.projective(matrix) for matrix in random_matrices(2, dtype=torch.float64, size=0.05).split(1))
+    images = smooth_images(1, 1, 65, 65, dtype=torch.float64)
+    both = (a @ b).image(images)
+    one_after_the_other = b.image(a.image(images))
+    inside = b.image(a.valid((65, 65)).double()) > 1 - 1e-5
+    torch.testing.assert_close(both[inside], one_after_the_other[inside], rtol=0, atol=2e-3)
+
+
+def test_points_follow_the_image():
+    """What stands at p in the output stood at warp.points(p) in the input."""
+    images = smooth_images(3, 1, 33, 49, dtype=torch.float64)
+    warp = Warp.projective(random_matrices(3, dtype=torch.float64, size=0.1))
+    points = torch.rand(3, 10, 2, dtype=torch.float64) - 0.5
+    seen = torch.cat([Warp.identity().sample(warp.image(images)[i : i + 1], points[i : i + 1]) for i in range(3)])
+    there = torch.cat([Warp.identity().sample(images[i : i + 1], warp.points(points)[i : i + 1]) for i in range(3)])
+    torch.testing.assert_close(seen, there, rtol=0, atol=3e-3)
+
+
+# Algebra
+
+
+@given(seed=st.integers(0, 1000), batch=st.integers(1, 4))
+def test_composition_and_inverse(seed, batch):
+    a = Warp.projective(random_matrices(batch, seed=seed, dtype=torch.float64))
+    b = lens(torch.linspace(-0.3, 0.1, batch, dtype=torch.float64))
+    c = Warp.projective(random_matrices(1, seed=seed + 1, dtype=torch.float64)[0])
+    points = 0.4 * torch.rand(batch, 5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    chain = a @ b @ c
+    torch.testing.assert_close(chain.points(points), a.points(b.points(c.points(points))))
+    torch.testing.assert_close((a @ (b @ c)).points(points), chain.points(points))
+    torch.testing.assert_close(chain.inverse().points(chain.points(points)), points)
+    torch.testing.assert_close((Warp.identity() @ chain).points(points), chain.points(points))
+
+
+def test_projective_chains_stay_one_matrix():
+    warp = Warp.identity()
+    for seed in range(20):
+        warp = warp @ Warp.projective(random_matrices(2, seed=seed, size=0.01))
+    assert len(warp.steps) == 1
+    assert warp.matrix.shape == (2, 3, 3)
+    mixed = warp @ lens(torch.zeros(2)) @ warp @ warp
+    assert len(mixed.steps) == 3
+    with pytest.raises(TypeError, match="no matrix"):
+        _ = mixed.matrix
+
+
+def test_any_number_of_warps_resamples_once(monkeypatch):
+    calls = []
+    original = resampling.F.grid_sample
+    monkeypatch.setattr(resampling.F, "grid_sample", lambda *a, **k: calls.append(1) or original(*a, **k))
+    warp = Warp.identity()
+    for seed in range(7):
+        warp = warp @ Warp.projective(random_matrices(2, seed=seed, size=0.01)) @ lens(torch.zeros(2))
+    images = torch.rand(2, 1, 8, 8)
+    warp.inverse().image(images)
+    assert len(calls) == 1
+    warp.sample(images, et.chart("hyperbolic_rotation").grid())
+    assert len(calls) == 2
+    warp.image(images, antialias=True)
+    assert len(calls) == 3
+
+
+def test_only_one_line_resamples():
+    uses = [
+        path.name for path in SOURCE.rglob("*.py") for line in path.read_text().splitlines() if "grid_sample(" in line
+    ]
+    assert uses == ["resampling.py"]
+
+
+# Resampling
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic", "sharp_bicubic"])
+@pytest.mark.parametrize("size", [(1, 1), (1, 5), (28, 28), (37, 50)])
+@pytest.mark.parametrize("antialias", [False, True])
+def test_the_identity_is_the_identity_bit_for_bit(dtype, mode, size, antialias):
+    images = torch.randn(2, 3, *size).to(dtype)
+    for warp in (
+        Warp.identity(),
+        Warp.projective(torch.eye(3)),
+        Warp.projective(et.group("rotation").matrix(torch.zeros(2))),
+    ):
+        result = warp.image(images, mode=mode, antialias=antialias)
+        assert result.dtype == dtype
+        assert torch.equal(result, images)
+    assert torch.equal(Warp.identity().image(images, background=0.3), images)
+
+
+def test_the_identity_passes_gradients_to_image_and_warp():
+    theta = torch.zeros(2, requires_grad=True)
+    images = torch.rand(2, 1, 9, 9, requires_grad=True)
+    weights = torch.rand(2, 1, 9, 9)
+    (Warp.projective(et.group("rotation").matrix(theta)).image(images) * weights).sum().backward()
+    torch.testing.assert_close(images.grad, weights, rtol=0, atol=1e-5)
+    assert (theta.grad.abs() > 1e-3).all()
+
+
+@pytest.mark.parametrize(("size", "waves"), [((64, 64), 0.7), ((48, 80), 0.5), ((224, 160), 1.0)])
+def test_there_and_back_again(size, waves):
+    images = smooth_images(4, 2, *size, waves=waves)
+    for warp in (Warp.projective(random_matrices(4, size=0.1)), lens(torch.linspace(-0.3, 0.2, 4))):
+        back = warp.inverse().image(warp.image(images))
+        inside = (warp.inverse().image(warp.valid(size).float()) > 1 - 1e-5).expand_as(images)
+        assert inside.float().mean() > 0.3
+        assert (back - images)[inside].abs().max() < 1e-3
+        assert torch.equal(warp.restore(images), warp.inverse().image(images))
+
+
+@pytest.mark.parametrize("height", [1, 2, 5])
+@pytest.mark.parametrize("width", [1, 3, 8])
+def test_every_size_works(height, width):
+    images = torch.rand(2, 3, height, width)
+    warp = Warp.projective(random_matrices(2))
+    assert warp.image(images).shape == images.shape
+    assert warp.image(images, antialias=True).isfinite().all()
+    assert warp.image(images, size=(4, 6)).shape == (2, 3, 4, 6)
+    assert warp.valid((height, width)).shape == (2, 1, height, width)
+    chart = et.chart("x_scale").replace(size=(5, 7))
+    assert warp.sample(images, chart.grid()).shape == (2, 3, 2, 5, 7)
+
+
+def test_batches_broadcast_and_may_be_empty():
+    one, many = torch.rand(1, 1, 6, 6), Warp.projective(random_matrices(3))
+    torch.testing.assert_close(many.image(one), many.image(one.expand(3, -1, -1, -1)))
+    single = Warp.projective(random_matrices(1)[0])
+    assert single.image(torch.rand(4, 1, 6, 6)).shape == (4, 1, 6, 6)
+    assert single.image(torch.rand(0, 1, 6, 6)).shape == (0, 1, 6, 6)
+    assert Warp.projective(torch.empty(0, 3, 3)).image(torch.rand(0, 1, 6, 6)).shape == (0, 1, 6, 6)
+
+
+def test_a_chart_is_sampled_through_a_warp_in_one_go():
+    images = smooth_images(2, 1, 65, 65, dtype=torch.float64)
+    warp = Warp.projective(random_matrices(2, dtype=torch.float64, size=0.05))
+    grid = et.chart("rotation").replace(ranges=((-3, 3), (0.1, 0.6))).grid(dtype=torch.float64)
+    at_once = warp.sample(images, grid)
+    expected = Warp.identity().sample(warp.image(images), grid)
+    torch.testing.assert_close(at_once, expected, rtol=0, atol=3e-3)
+
+
+def test_what_lies_outside():
+    images = torch.full((1, 2, 4, 4), 0.5)
+    away = Warp.projective(et.group("x_translation").matrix(10.0))
+    assert (away.image(images) == 0).all()
+    assert (away.image(images, padding="border") == 0.5).all()
+    assert (away.image(images, padding="reflection") == 0.5).all()
+    assert (away.image(images, background=0.25) == 0.25).all()
+    colours = torch.tensor([0.1, 0.9]).reshape(2, 1, 1)
+    torch.testing.assert_close(away.image(images, background=colours), colours.expand(1, 2, 4, 4))
+    grid = et.chart("x_scale").grid()
+    torch.testing.assert_close(away.sample(images, grid, background=colours)[0, :, 0, 0, 0], torch.tensor([0.1, 0.9]))
+    with pytest.raises(ValueError, match="background needs padding='zeros'"):
+        away.image(images, background=1.0, padding="border")
+
+
+def test_beyond_the_horizon_there_is_nothing():
+    warp = Warp.projective(et.group("x_perspective").matrix(2.0))  # w = 2 x + 1 <= 0 for x <= -1/2
+    images = torch.ones(1, 1, 9, 9)
+    valid = warp.valid((9, 9))[0, 0, 4]
+    assert not valid[:3].any()
+    assert (warp.image(images)[0, 0, :, :3] == 0).all()
+    assert warp.visible(torch.tensor([[-0.6, 0.0], [0.6, 0.0]])).tolist() == [False, True]
+    scaled = Warp.projective(1e-6 * et.group("x_perspective").matrix(2.0))
+    torch.testing.assert_close(scaled.image(images), warp.image(images))
+
+
+def test_valid_marks_the_inside():
+    warp = Warp.projective(et.group("dilation").matrix(0.7))
+    images = torch.ones(1, 1, 21, 21)
+    assert torch.equal(warp.image(images) == 1, warp.valid((21, 21)))
+    assert Warp.identity().valid((3, 4)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.uint32, torch.int64, torch.float32])
+def test_masks_keep_their_labels(dtype):
+    labels = torch.arange(64).reshape(1, 1, 8, 8) * 3_000_001 % 251
+    scale = {torch.uint32: 2**24, torch.int64: 2**33}.get(dtype, 1)
+    labels = (labels * scale + (scale > 1)).to(dtype)
+    warp = Warp.projective(random_matrices(1))
+    seen = warp.mask(labels)
+    assert seen.dtype == dtype
+    assert set(seen.flatten().tolist()) <= {*labels.flatten().tolist(), 0}
+    assert torch.equal(Warp.identity().mask(labels), labels)
+    if not labels.is_floating_point():
+        assert torch.equal(warp.restore(labels), warp.inverse().mask(labels))
+
+
+def test_boxes_hold_their_points():
+    warp = Warp.projective(random_matrices(5, size=0.1))
+    boxes = torch.tensor([-0.4, -0.3, 0.2, 0.5]).expand(5, 3, 4)
+    hull = warp.boxes(boxes)
+    inside = torch.rand(5, 100, 2) * torch.tensor([0.6, 0.8]) + torch.tensor([-0.4, -0.3])
+    points = warp.points(inside)
+    assert (points >= hull[:, :1, :2] - 1e-6).all()
+    assert (points <= hull[:, :1, 2:] + 1e-6).all()
+    torch.testing.assert_close(Warp.identity().boxes(boxes), boxes)
+    over_the_horizon = Warp.projective(et.group("x_perspective").matrix(3.0)).boxes(boxes[0])
+    assert over_the_horizon.abs().eq(torch.inf).all()
+
+
+def test_boxes_hold_their_points_under_a_flow_too():
+    barrel = lens(torch.tensor(-0.5))
+    hull = barrel.boxes(torch.tensor([[-1.0, -1.0, 1.0, 1.0]]))
+    edge = torch.stack((torch.ones(50), torch.linspace(-1, 1, 50)), -1)
+    assert barrel.points(edge)[:, 0].max() <= hull[0, 2] + 1e-3
+
+
+@pytest.mark.parametrize("scale", [1e-15, 1.0, 1e15])
+def test_the_scale_of_a_matrix_does_not_matter(scale):
+    matrix = random_matrices(2)
+    images = torch.rand(2, 1, 6, 6)
+    warp = Warp.projective(scale * matrix)
+    torch.testing.assert_close(warp.image(images), Warp.projective(matrix).image(images), rtol=0, atol=1e-4)
+    points = torch.rand(2, 3, 2) / 2
+    torch.testing.assert_close(warp.inverse().points(warp.points(points)), points, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("width", [2, 3, 9])
+def test_cubic_convolution_is_affine_in_its_slope(padding, width):
+    """Along a line, a = -1 is 4/3 of a = -3/4 (PyTorch's) less 1/3 of a = 0 (bilinear after a smooth step)."""
+    images = torch.rand(2, 3, 1, width, dtype=torch.float64)
+    x = torch.linspace(-2.5, 2.5, 101, dtype=torch.float64).reshape(1, 1, -1)
+    pixel = (x + 1) * (width - 1) / 2
+    t = pixel - pixel.floor()
+    smooth = 2 * (pixel.floor() + t * t * (3 - 2 * t)) / (width - 1) - 1
+    sharp, cubic = (
+        resampling.resample(images, x, 0 * x, x < 9, mode=mode, padding=padding)
+        for mode in ("sharp_bicubic", "bicubic")
+    )
+    step = resampling.resample(images, smooth, 0 * x, x < 9, padding=padding)
+    torch.testing.assert_close(sharp, 4 / 3 * cubic - 1 / 3 * step)
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_cubic_convolution_treats_both_axes_alike(padding):
+    images = torch.rand(2, 2, 7, 7, dtype=torch.float64)
+    matrix = random_matrices(2, dtype=torch.float64, size=0.5)
+    swap = torch.tensor([[0.0, 1, 0], [1, 0, 0], [0, 0, 1]], dtype=torch.float64)
+    seen = Warp.projective(matrix).image(images, mode="sharp_bicubic", padding=padding)
+    swapped = Warp.projective(swap @ matrix @ swap).image(images.mT, mode="sharp_bicubic", padding=padding)
+    torch.testing.assert_close(swapped.mT, seen)
+
+
+def test_cubic_convolution_skips_only_what_is_empty():
+    images = torch.rand(3, 2, 9, 11) * (torch.rand(3, 2, 9, 11) < 0.05)
+    warp = Warp.projective(random_matrices(3))
+    skipping = warp.image(images, mode="sharp_bicubic")
+    full = warp.image(images.requires_grad_(), mode="sharp_bicubic")
+    assert torch.equal(skipping, full.detach())
+    assert (skipping == 0).any()
+    assert warp.image(torch.zeros(3, 1, 4, 4), mode="sharp_bicubic").eq(0).all()
+    nothing = Warp.identity().image(torch.rand(0, 1, 6, 6), mode="sharp_bicubic", size=(2, 2))
+    assert nothing.shape == (0, 1, 2, 2)
+
+
+def test_antialiasing_removes_what_cannot_be_shown():
+    stripes = (torch.arange(128) % 2).float().expand(1, 1, 128, 128)  # grey when seen from afar
+    shrink = Warp.projective(et.group("dilation").matrix(torch.tensor(3.7).log()))
+    inside = shrink.valid((128, 128))
+    inside = inside & (torch.nn.functional.avg_pool2d(inside.float(), 9, 1, 4) == 1)
+    plain, filtered = (shrink.image(stripes, antialias=flag)[inside] for flag in (False, True))
+    assert filtered.sub(0.5).abs().max() < 0.05 < plain.sub(0.5).abs().max()
+    enlarge = Warp.projective(et.group("dilation").matrix(-0.5))
+    torch.testing.assert_close(enlarge.image(stripes, antialias=True), enlarge.image(stripes))
+
+
+# Derivatives
+
+
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "sharp_bicubic"])
+def test_gradients(mode, antialias):
+    images = torch.rand(2, 1, 5, 6, dtype=torch.float64, requires_grad=True)
+    matrix = random_matrices(2, dtype=torch.float64).requires_grad_()
+    theta = torch.tensor([0.11, -0.2], dtype=torch.float64, requires_grad=True)
+
+    def see(images, matrix, theta):
+        return (Warp.projective(matrix) @ lens(theta)).inverse().image(images, mode=mode, background=0.3)
+
+    assert torch.autograd.gradcheck(see, (images, matrix, theta))
+    # With anti-aliasing the choice of filter is held fixed, so only the image is checked.
+    assert torch.autograd.gradcheck(lambda i: Warp.projective(matrix.detach()).image(i, antialias=antialias), (images,))
+
+
+def test_points_have_gradients():
+    points = torch.rand(2, 3, 2, dtype=torch.float64, requires_grad=True)
+    matrix = random_matrices(2, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(lambda p, m: Warp.projective(m).points(p), (points, matrix))
+
+
+def test_gradients_are_finite_at_the_horizon():
+    theta = torch.tensor([1.0, 2.0], requires_grad=True)  # the horizon runs through pixel centres
+    images = torch.rand(2, 1, 9, 9, requires_grad=True)
+    Warp.projective(et.group("x_perspective").matrix(theta)).image(images).sum().backward()
+    assert theta.grad.isfinite().all()
+    assert images.grad.isfinite().all()
+
+
+# Use
+
+
+def test_bad_input_is_explained():
+    images, warp = torch.rand(2, 1, 4, 4), Warp.projective(torch.eye(3))
+    with pytest.raises(TypeError, match=r"must be a torch.Tensor, got list"):
+        warp.image([[1.0]])
+    with pytest.raises(TypeError, match="unsupported operand"):
+        warp @ 3
+    bad_matrices = [
+        (torch.eye(2), r"shape \(B, 3, 3\) or \(3, 3\), got \(2, 2\)"),
+        ([[1, 0, 0]], "got list"),
+        (torch.full((2, 3, 3), float("nan")), "warp matrix 0 has NaN or infinite entries"),
+        (torch.stack([torch.eye(3), torch.ones(3, 3)]), "warp matrix 1 has a zero determinant"),
+    ]
+    for matrix, message in bad_matrices:
+        with pytest.raises(ValueError, match=message):
+            Warp.projective(matrix)
+    with pytest.raises(TypeError, match=r"floating-point numbers, got torch.int64; convert with .float\(\)"):
+        Warp.projective(torch.eye(3, dtype=torch.long))
+    with pytest.raises(TypeError, match=r"images must be floating point, got torch.uint8; convert with"):
+        warp.image(images.to(torch.uint8))
+    for call, message in [
+        (lambda: warp.image(images[0]), r"shape \(B, C, H, W\), got \(1, 4, 4\)"),
+        (lambda: warp.image(images[..., :0]), "at least one pixel"),
+        (lambda: Warp.projective(random_matrices(3)).image(images), "2 images and 3 warps: they must be as many"),
+        (lambda: warp.image(images, mode="cubic"), "the modes are"),
+        (lambda: warp.image(images, padding="wrap"), "the paddings are"),
+        (lambda: lens(torch.zeros(2, 2)), r"shape \(B,\) or \(\)"),
+        (
+            lambda: Warp.projective(random_matrices(3)) @ Warp.projective(random_matrices(2)),
+            "cannot compose 3 warps with 2",
+        ),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_warps_pickle():
+    warp = Warp.projective(random_matrices(2)) @ lens(torch.zeros(2))
+    images = torch.rand(2, 1, 5, 5)
+    assert torch.equal(pickle.loads(pickle.dumps(warp)).image(images), warp.image(images))
+
+
+@pytest.mark.parametrize("shape", [(2,), (1, 5, 2), (3, 4, 5, 2)])
+def test_what_is_visible_has_the_shape_of_the_points(shape):
+    warp = Warp.projective(random_matrices(3))
+    points = torch.rand(shape)
+    assert warp.visible(points).shape == warp.points(points).shape[:-1]

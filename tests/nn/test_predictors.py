@@ -1,0 +1,139 @@
+import pytest
+import torch
+from glyphs import glyphs
+
+import equivariant_transformers as et
+from equivariant_transformers.nn.conv import CentredActivation, ScaleNorm, pad
+from equivariant_transformers.nn.predictors import ConsistentPredictor, DirectPredictor, SoftmaxPredictor
+
+PREDICTORS = pytest.mark.parametrize("predictor", list(et.PREDICTORS))
+EVERY_CHART = pytest.mark.parametrize("chart", et.CHARTS.values(), ids=et.CHARTS)
+
+
+def sampled(chart, images):
+    return et.Warp.identity().sample(images, chart.grid())
+
+
+@EVERY_CHART
+@pytest.mark.parametrize("kind", [ConsistentPredictor, SoftmaxPredictor])
+def test_predictions_have_the_promised_shapes(chart, kind):
+    k = len(chart.groups)
+    prediction = kind(chart, 2, channels=4)(sampled(chart, torch.rand(3, 2, 20, 20)))
+    assert prediction.pose.shape == prediction.confidence.shape == (3, k)
+    assert len(prediction.heatmaps) == k
+    for heatmap in prediction.heatmaps:
+        torch.testing.assert_close(heatmap.sum(-1), torch.ones(3))
+        assert (heatmap >= 0).all()
+    assert ((prediction.confidence >= 0) & (prediction.confidence <= 1)).all()
+
+
+@EVERY_CHART
+@pytest.mark.parametrize("value", [0.0, 0.7])
+def test_an_empty_image_has_pose_zero_and_no_confidence(chart, value):
+    predictor = ConsistentPredictor(chart, 1, channels=4)
+    with torch.no_grad():
+        predictor.bias.fill_(0.7)
+    images = torch.full((2, 1, 24, 24), value, requires_grad=True)
+    prediction = predictor(et.Warp.identity().sample(images, chart.grid(), background=value))
+    torch.testing.assert_close(prediction.pose, torch.zeros_like(prediction.pose))
+    torch.testing.assert_close(prediction.confidence, torch.zeros_like(prediction.confidence))
+    (prediction.pose.sum() + prediction.confidence.sum()).backward()
+    assert images.grad.isfinite().all()
+    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in predictor.parameters())
+
+
+def test_contrast_does_not_matter():
+    layer = et.EquivariantTransformer("x_shear").eval()
+    images = glyphs(64)
+    for factor in (0.1, 10.0):
+        torch.testing.assert_close(layer(factor * images).pose, layer(images).pose, rtol=1e-3, atol=1e-3)
+
+
+def test_the_circular_centre_does_not_see_the_seam():
+    torch.manual_seed(0)
+    chart = et.chart("rotation")
+    layer = et.EquivariantTransformer(chart).eval()
+    images = et.Warp.projective(et.group("x_translation").matrix(0.3)).image(glyphs(64))
+    angles = torch.linspace(-3.2, 3.2, 33)
+    poses = torch.stack(
+        [layer(et.Warp.projective(et.group("rotation").matrix(a)).image(images)).pose[:, 0] for a in angles]
+    )
+    steps = (poses.diff(dim=0) + torch.pi) % (2 * torch.pi) - torch.pi
+    torch.testing.assert_close(steps, torch.full_like(steps, 0.2), rtol=0, atol=0.05)
+
+
+def test_the_softmax_predictor_wraps_periodic_axes():
+    """A picture turned by two samples, the predictor's stride, gives the same features turned by one."""
+    torch.manual_seed(0)
+    predictor = SoftmaxPredictor(et.chart("rotation"), 1, channels=4).eval()
+    images = torch.rand(2, 1, 1, 64, 64)
+    turned = predictor(images.roll(2, -1)).heatmaps[0]
+    torch.testing.assert_close(turned, predictor(images).heatmaps[0].roll(1, -1))
+
+
+def test_the_direct_predictor_begins_at_zero():
+    chart = et.chart("x_shear")
+    prediction = DirectPredictor(chart, 1)(torch.rand(3, 1, 1, 32, 32))
+    assert (prediction.pose == 0).all()
+
+
+@PREDICTORS
+def test_predictors_learn(predictor):
+    """A few steps towards given poses lower the error: gradients reach every parameter."""
+    torch.manual_seed(0)
+    layer = (
+        et.SpatialTransformer("x_shear", channels=8)
+        if predictor == "direct"
+        else et.EquivariantTransformer("x_shear", predictor=predictor, channels=8)
+    )
+    images = glyphs(32)
+    target = torch.tensor([[0.3], [-0.2], [0.1], [0.4]])
+    optimiser = torch.optim.Adam(layer.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(60):
+        loss = (layer(images).pose - target).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert min(losses[-10:]) < 0.5 * losses[0]
+    assert all(parameter.grad is not None for parameter in layer.parameters())
+
+
+def test_padding_wraps_periodic_axes_and_repeats_the_others():
+    row = torch.arange(4.0).reshape(1, 1, 1, 4)
+    assert pad(row, (1, 0), (True, False)).flatten().tolist() == [3, 0, 1, 2, 3, 0]
+    assert pad(row, (1, 0), (False, False)).flatten().tolist() == [0, 0, 1, 2, 3, 3]
+    assert pad(row + 1, (1, 0), (False, False), "constant").flatten().tolist() == [0, 1, 2, 3, 4, 0]
+    assert pad(row.mT, (0, 2), (False, True)).flatten().tolist() == [2, 3, 0, 1, 2, 3, 0, 1]
+
+
+def test_nothing_stays_nothing():
+    for module in (ScaleNorm(3), CentredActivation(3)):
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.normal_()
+        assert (module(torch.zeros(2, 3, 4, 4)) == 0).all()
+
+
+def test_scale_norm_follows_the_batch_and_remembers_it():
+    norm = ScaleNorm(2, momentum=1.0)
+    x = torch.randn(64, 2, 8, 8) * torch.tensor([3.0, 0.1]).reshape(2, 1, 1)
+    y = norm(x)
+    torch.testing.assert_close(y.square().mean((0, 2, 3)), torch.ones(2), rtol=0, atol=1e-2)
+    torch.testing.assert_close(norm.eval()(x), y)
+
+
+@pytest.mark.parametrize("name", ["rotation", "log_polar"])
+def test_the_softmax_predictor_does_not_turn_an_image_that_tells_it_nothing(name):
+    torch.manual_seed(0)
+    chart = et.chart(name)
+    predictor = SoftmaxPredictor(chart, 1, channels=4).eval()
+    images = torch.rand(8, 1, 1, *chart.size)
+    with torch.no_grad():
+        for weight in predictor.maps.parameters():
+            weight.mul_(1e-3)
+        assert predictor(images).pose[:, 0].abs().max() < 0.01
+        for weight in predictor.maps.parameters():
+            weight.mul_(1e6)  # sure of itself, it goes anywhere
+        assert predictor(images).pose[:, 0].abs().max() > 1

@@ -1,0 +1,93 @@
+"""Two processes train as one does."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small import CONFIG, job, plain
+
+from equivariant_transformers.training import CHECKPOINT, train
+
+PROGRAM = """
+import json, pathlib, sys, torch
+from small import CONFIG, job, plain
+from equivariant_transformers.training import distributed, train
+with distributed.processes(torch.device("cpu")):
+    rank, size = distributed.rank(), distributed.world_size()
+    directory = pathlib.Path(sys.argv[1])
+    run = job(CONFIG, directory / "run", plain(rank), rank=rank, world_size=size)
+    (result,) = train([run], save_every=0)
+    (directory / f"{rank}.json").write_text(json.dumps([result.history, result.test_error]))
+"""
+
+THREADS = """
+import os, pathlib, sys, torch
+from small import CONFIG, job, plain
+from equivariant_transformers.training.checkpoint import CheckpointError
+from equivariant_transformers.training import CHECKPOINT, Stopped, distributed, train
+
+def threads():
+    return sorted(pathlib.Path(f"/proc/self/task/{task}/comm").read_text() for task in os.listdir("/proc/self/task"))
+
+directory, ending = pathlib.Path(sys.argv[1]), sys.argv[2]
+before = threads()
+try:
+    with distributed.processes(torch.device("cpu")):
+        rank, size = distributed.rank(), distributed.world_size()
+        run = job(CONFIG, directory / "run", plain(rank), rank=rank, world_size=size)
+        assert any("gloo" in name for name in threads()), threads()
+        train([run], deadline=0 if ending == "stopped" else float("inf"))
+except (CheckpointError, Stopped) as error:
+    expected = {"stopped": Stopped, "damaged": CheckpointError}[ending]
+    assert type(error) is expected, error
+else:
+    assert ending == "finished"
+assert threads() == before, threads()
+(directory / f"{rank}.done").touch()
+"""
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("distributed")
+    run_two_processes(PROGRAM, directory, directory)
+    return directory
+
+
+def run_two_processes(code, directory, *arguments):
+    program = directory / "program.py"
+    program.write_text(code)
+    paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program)]
+    done = subprocess.run(
+        [sys.executable, *command, *map(str, arguments)], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_two_processes_have_the_loss_curve_of_one(two_processes):
+    (alone,) = train([job(CONFIG, module=plain(0))])
+    for rank in range(2):
+        history, test_error = json.loads((two_processes / f"{rank}.json").read_text())
+        for mine, theirs in zip(alone.history, history, strict=True):
+            assert theirs["loss"] == pytest.approx(mine["loss"], rel=1e-4)
+            assert theirs["validation_error"] == pytest.approx(mine["validation_error"], abs=4)
+        assert test_error == pytest.approx(alone.test_error, abs=3)
+
+
+def test_one_checkpoint_is_written(two_processes):
+    assert [path.name for path in (two_processes / "run").iterdir()] == [CHECKPOINT]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("ending", ["finished", "stopped", "damaged"])
+def test_no_thread_of_the_process_group_outlives_it(ending, tmp_path):
+    if ending == "damaged":
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / CHECKPOINT).write_bytes(b"damaged")
+    run_two_processes(THREADS, tmp_path, tmp_path, ending)
+    assert {path.name for path in tmp_path.glob("*.done")} == {"0.done", "1.done"}
