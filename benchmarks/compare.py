@@ -85,7 +85,7 @@ class Searched(nn.Module):
 def look(network: nn.Sequential, images: Tensor, matrices: Tensor) -> Tensor:
     """What the plain network says to `images` `(B, C, H, W)` seen through `matrices` `(B, 3, 3)`, sampled once."""
     view, classifier = network
-    seen = Warp((matrices,)).sample(images, view.grid, background=border_mean(images))
+    seen = Warp((matrices,)).sample(images, view.grid, fill=border_mean(images))
     return classifier(seen.flatten(1, 2))
 
 
@@ -107,7 +107,7 @@ def make_config(name: str, settings: dict[str, Any]) -> training.Config:
         examples=settings["examples"],
         epochs=settings["epochs"],
         batch_size=settings["batch_size"],
-        decay=8 ** (-1 / settings["epochs"]),
+        lr_decay=8 ** (-1 / settings["epochs"]),
         **ROWS[name],
     )
 

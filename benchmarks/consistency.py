@@ -152,9 +152,9 @@ def main() -> None:
     for condition in [*CONDITIONS, *trained]:
         print(f"{condition:24s} {'slope':>7s} {'(min':>7s} {'max)':>7s} {'rms':>7s} {'median':>7s} {'seeds':>6s}")
         rows = results.setdefault(condition, {})
-        size, background, _, share = CONDITIONS.get(condition, ((64, 64), 0.0, "", 0.0))
+        size, fill, _, share = CONDITIONS.get(condition, ((64, 64), 0.0, "", 0.0))
         pixels = 448 if max(size) > 128 else 256
-        images = on_canvas(torch.from_numpy(digits)[:, None] / 255, pixels, background)
+        images = on_canvas(torch.from_numpy(digits)[:, None] / 255, pixels, fill)
         for name, theta in ranges(condition).items():
             if condition in trained and name not in trained[condition][0]:
                 continue

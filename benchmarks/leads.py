@@ -81,7 +81,7 @@ def label_smoothing(job, _):
 
 
 def two_passes(job, _):
-    job.module.canonicalizer.passes = 2
+    job.module.canonicalizer.iterations = 2
 
 
 def weight_decay(job, _):
@@ -141,7 +141,7 @@ class Taught(nn.Module):
         stack = self.network.canonicalizer
         out = stack(images)
         with torch.no_grad():
-            starts = [out.start if self.same_views else stack.views.draw(images) for _ in self.teachers]
+            starts = [out.start if self.same_views else stack.augment.draw(images) for _ in self.teachers]
             taught = [teach(t, images, start) for t, start in zip(self.teachers, starts, strict=True)]
         return torch.stack([self.network.read(out), torch.stack(taught).logsumexp(0)], 1)
 
@@ -234,7 +234,7 @@ def main():
     chosen = EXPERIMENTS["beat"].configs(only=[ROW, arguments.versions], seeds=arguments.seeds, fast=arguments.fast)
     configs = [config.replace(examples=arguments.examples) for config in chosen]
     if epochs := arguments.epochs:
-        configs = [c.replace(epochs=epochs, decay=c.decay ** (c.epochs / epochs)) for c in configs]
+        configs = [c.replace(epochs=epochs, lr_decay=c.lr_decay ** (c.epochs / epochs)) for c in configs]
     known = json.loads(OUT.read_text()) if OUT.exists() else {"about": ABOUT, "rows": []}
     done = {(row["variant"], row["key"]) for row in known["rows"]}
     runs = [(name, c) for c in configs for name in patches if (name, results.key(c)) not in done]
@@ -246,7 +246,7 @@ def main():
     if arguments.model:
         memory.keep()
         for name in arguments.model:
-            module = place(load(name, arguments.looks).module, device)
+            module = place(load(name, arguments.tta).module, device)
             print(name, error(module, wide, configs[0]), flush=True)
         return
     jobs = [make_job(config, splits, name=f"{name}, seed {config.seed}") for name, config in runs]

@@ -85,7 +85,7 @@ def main():
         config = Config(
             layers=LAYERS,
             chart="log_polar",
-            background="black",
+            fill="black",
             predictor=predictor,
             precision=precision,
             compile=bool(compiled),

@@ -42,7 +42,7 @@ def main() -> None:
     jobs = []
     for name, network in NETWORKS.items():
         config = training.Config(
-            epochs=given.epochs, batch_size=min(32, given.examples), decay=0.75, seed=given.seed, **network
+            epochs=given.epochs, batch_size=min(32, given.examples), lr_decay=0.75, seed=given.seed, **network
         )
         jobs.append(make_job(config, splits, name=name))
     with progress() as tell:

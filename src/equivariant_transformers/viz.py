@@ -10,8 +10,7 @@ from torch import Tensor
 from equivariant_transformers.audit.results import SelfConsistency
 from equivariant_transformers.geometry.charts import Chart
 from equivariant_transformers.geometry.warp import Warp
-from equivariant_transformers.nn.layers import Canonicalized
-from equivariant_transformers.nn.stages import stages
+from equivariant_transformers.nn.canonicalizer import Canonicalized
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,7 +70,7 @@ def layers(model: Canonicalized, images: Tensor, *, versions: int = 1) -> Figure
     """
     from matplotlib.figure import Figure
 
-    rows = _stages(model, images)
+    rows = _rows(model, images)
     gaps = (len(images) - 1) // versions
     columns = [place + place // versions for place in range(len(images))]  # those between are gaps
     widths = [1.0 if column in columns else 0.15 for column in range(len(images) + gaps)]
@@ -90,16 +89,16 @@ def layers(model: Canonicalized, images: Tensor, *, versions: int = 1) -> Figure
 
 
 @torch.no_grad()
-def _stages(model: Canonicalized, images: Tensor) -> list[tuple[str, Tensor]]:
-    """What was done to the images, and the pictures `(B, C, h, w)` that it made."""
+def _rows(model: Canonicalized, images: Tensor) -> list[tuple[str, Tensor]]:
+    """Return the title of each row and its pictures `(B, C, h, w)`."""
     out = model.canonicalizer(images)
     found = [("input", images)]
-    for stage in stages(model.canonicalizer, out):
-        title = " and\n".join(_words(group.name) for group in stage.layer.chart.groups) + "\nremoved"
-        found.append((title, stage.image))
-    if model.view is not None:
-        seen = out.on(model.view.grid)  # (B, C, sheets, h, w)
-        found.append((f"what the\nclassifier sees\n({_words(model.view.view.name)})", seen.flatten(2, 3)))
+    for number, step in enumerate(out.steps, 1):
+        title = " and\n".join(_words(group.name) for group in step.layer.chart.groups) + "\nremoved"
+        found.append((title, out.after(number).image))
+    if model.chart is not None:
+        seen = out.on(model.chart.grid)  # (B, C, sheets, h, w)
+        found.append((f"what the\nclassifier sees\n({_words(model.chart.sampled.name)})", seen.flatten(2, 3)))
     return found
 
 

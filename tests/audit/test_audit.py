@@ -173,7 +173,7 @@ def test_layers_know_their_groups():
 
 
 def test_a_stack_and_a_model_around_it():
-    canonicalizer = et.Canonicalizer([layer_reading(x_pose), "rotation"], passes=2)
+    canonicalizer = et.Canonicalizer([layer_reading(x_pose), "rotation"], iterations=2)
     images = blobs([(0.1, 0), (-0.1, 0.2)])
     result = audit.self_consistency(canonicalizer, images, (-0.3, 0.3))
     assert result.names == ("x_translation", "rotation")
@@ -242,17 +242,17 @@ def test_an_enlargement_keeps_what_the_image_shows():
     audit.self_consistency(look, waves(), (-0.3, 0.3), group="x_translation")
     inside = (..., slice(2, -2), slice(2, -2))
     torch.testing.assert_close(seen[0][inside], waves()[inside], atol=0.02, rtol=0)
-    audit.self_consistency(look, torch.ones(1, 1, SIZE, SIZE), (-0.3, 0.3), group="x_translation", background=1)
+    audit.self_consistency(look, torch.ones(1, 1, SIZE, SIZE), (-0.3, 0.3), group="x_translation", fill=1)
     torch.testing.assert_close(seen[-1], torch.ones(1, 1, SIZE, SIZE))
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, 0.3), (0.6, 0.6)])
 def test_outside_the_images_is_the_background(given, expected):
-    layer = layer_reading(x_pose, background=0.3)
+    layer = layer_reading(x_pose, fill=0.3)
     for model in (layer, et.Canonicalizer([layer]), et.Canonicalized(nn.Flatten(), layer)):
         seen = []
         model.register_forward_pre_hook(lambda _, inputs, seen=seen: seen.append(inputs[0]))
-        audit.invariance(model, waves(), torch.tensor([0.5, 1.0]), group="x_translation", background=given)
+        audit.invariance(model, waves(), torch.tensor([0.5, 1.0]), group="x_translation", fill=given)
         reference, *moved = seen
         assert (reference[0, 0, :, -2] > 0.8).all()
         assert all(((images[..., -4:] - expected).abs() < 1e-6).all() for images in moved)

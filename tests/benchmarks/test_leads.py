@@ -29,7 +29,7 @@ def splits():
 
 def features(splits, variant):
     """What the first predictor's trunk makes of the glyphs, patched or not."""
-    job = make_job(Config(layers=LAYERS, predictor="softmax", background="black"), splits)
+    job = make_job(Config(layers=LAYERS, predictor="softmax", fill="black"), splits)
     leads.VARIANTS[variant](job, splits)
     return job.module.canonicalizer.layers[0].predictor
 
@@ -57,7 +57,7 @@ def test_background_padding_makes_the_background_the_zero_of_the_features(splits
 @pytest.mark.parametrize("variant", ["taught by three", "taught by three through other views"])
 def test_a_student_is_shown_the_mean_of_its_teachers(splits, monkeypatch, variant):
     monkeypatch.setattr(leads, "train", lambda _: None)
-    job = make_job(Config(layers=LAYERS, predictor="softmax", background="black"), splits)
+    job = make_job(Config(layers=LAYERS, predictor="softmax", fill="black"), splits)
     leads.VARIANTS[variant](job, splits)
     images = splits.train.normalise(splits.train.images[:4])
     shown = job.module.train()(images)[:, 1].softmax(1)

@@ -263,12 +263,12 @@ configs = st.builds(
     Config,
     examples=st.none() | st.integers(1, 10**6),
     layers=st.lists(st.sampled_from(["x_shear", "rotation"])).map(tuple),
-    views=st.lists(st.sampled_from(["rotation=3.14", "dilation=0.2"]), unique=True).map(tuple),
+    augment=st.lists(st.sampled_from(["rotation=3.14", "dilation=0.2"]), unique=True).map(tuple),
     chart=st.none() | st.just("log_polar"),
-    background=st.sampled_from(["border", "black"]),
+    fill=st.sampled_from(["border", "black"]),
     keep=st.sampled_from(["best", "last"]),
     learning_rate=numbers,
-    decay=numbers,
+    lr_decay=numbers,
     seed=st.integers(0, 2**40),
     compile=st.booleans(),
 )
@@ -366,23 +366,23 @@ def test_evaluate_says_how_often_it_looked(et, bars, tmp_path):
     """With views a network without layers can look more than once, too."""
     et("train", bars, *SMALL, "--layers", "", "--views", "rotation=0.5", "--epochs", 1, "--out", tmp_path)
     model = tmp_path / "model.safetensors"
-    assert json.loads(et("evaluate", model, "--json").out)["looks"] == 1
-    assert json.loads(et("evaluate", model, "--looks", 3, "--json").out)["looks"] == 3
+    assert json.loads(et("evaluate", model, "--json").out)["tta"] == 1
+    assert json.loads(et("evaluate", model, "--looks", 3, "--json").out)["tta"] == 3
     assert et("evaluate", model, "--looks", 3).out.endswith(", 3 looks at each\n")
-    assert "looks" not in et("evaluate", model).out
+    assert "tta" not in et("evaluate", model).out
     et("evaluate", model, "--looks", 1)
 
 
-@pytest.mark.parametrize("looks", [1, 2, 4, 9])
-def test_more_looks_take_smaller_batches_and_no_more_memory(et, monkeypatch, looks):
+@pytest.mark.parametrize("tta", [1, 2, 4, 9])
+def test_more_looks_take_smaller_batches_and_no_more_memory(et, monkeypatch, tta):
     part = ImageSet(images=torch.zeros(10, 1, 64, 64, dtype=torch.uint8), labels=torch.arange(10), name="", origin="")
     monkeypatch.setattr("equivariant_transformers.cli.evaluate.load_test_images", lambda *_, **__: part)
     monkeypatch.setattr("equivariant_transformers.cli.evaluate._BATCH", 4)
     seen, answer = [], Canonicalized.answer
     monkeypatch.setattr(Canonicalized, "answer", lambda *a: seen.append(len(a[1])) or answer(*a))
-    et("evaluate", "projective-mnist-softmax", "--looks", looks, "--device", "cpu")
-    assert sum(seen) == 10 * looks
-    assert max(seen) == max(4, looks)
+    et("evaluate", "projective-mnist-softmax", "--looks", tta, "--device", "cpu")
+    assert sum(seen) == 10 * tta
+    assert max(seen) == max(4, tta)
 
 
 def test_evaluate_warns_of_a_folder_that_has_changed_since_training(et, bars, tmp_path):
@@ -444,7 +444,7 @@ def test_predict(et, trained, bars, tmp_path):
 
 def test_predict_with_several_looks(et, bars):
     classifier, image = pretrained("projective-mnist-softmax"), Path(bars) / "down" / "0.png"
-    classifier.module.looks = 3
+    classifier.module.tta = 3
     with torch.no_grad():
         expected = classifier(classifier.prepare(image)[None]).exp().max().item()
     (found,) = json.loads(et("predict", "projective-mnist-softmax", image, "--looks", 3, "--json").out)

@@ -42,7 +42,7 @@ TINY = Config(epochs=2, batch_size=16, learning_rate=1e-2)
 CELLS = (
     Cell(row="small", column="a", config=TINY, paper=12.5, priority=(0, 1)),
     Cell(row="small", column="b", config=TINY.replace(copies=2), priority=(1, 1)),
-    Cell(row="averaged", column="a", config=TINY.replace(averaging=0.9), paper=10.0, priority=(0, 0)),
+    Cell(row="averaged", column="a", config=TINY.replace(ema_decay=0.9), paper=10.0, priority=(0, 0)),
 )
 TABLE = Experiment(title="tiny", cells=CELLS, seeds=2)
 
@@ -134,7 +134,7 @@ def test_every_network_can_be_built_on_a_data_set_that_exists():
 def test_the_protocol_is_the_papers():
     cells = {(cell.row, cell.column): cell.config for cell in EXPERIMENTS["table1"].cells}
     for (row, _), config in cells.items():
-        assert (config.epochs, config.decay, config.batch_size) == (300, 0.99, 128)
+        assert (config.epochs, config.lr_decay, config.batch_size) == (300, 0.99, 128)
         assert config.learning_rate == (2e-4 if row.startswith("ST") else 2e-3)
         assert config.chart == (None if row == "Cartesian" else "log_polar")
     rates = [config.learning_rate for config in EXPERIMENTS["learning-rates"].configs(only=["ET"], seeds=1)]
@@ -154,7 +154,7 @@ def test_the_most_informative_runs_come_first():
 
 def test_rows_seeds_and_settings_can_be_chosen():
     configs = TABLE.configs(only=["averaged"], seeds=1, fast=True)
-    assert configs == [TINY.replace(averaging=0.9, precision="bfloat16", compile=True)]
+    assert configs == [TINY.replace(ema_decay=0.9, precision="bfloat16", compile=True)]
     names = ["ET-LP sh", "2 versions", "Log-polar", "4 versions"]
     chosen = EXPERIMENTS["table1"].configs(only=names, seeds=1)
     assert [(len(config.layers), config.copies) for config in chosen] == [(0, 2), (1, 2), (0, 4), (1, 4)]
@@ -184,7 +184,7 @@ NETWORKS = {
     f"{name}, {cell.row}": cell.config
     for name in ("table1", "affnist", "svhn", "beat")
     for cell in EXPERIMENTS[name].cells
-    if cell.priority[0] == 0 and (name != "beat" or cell.config.views)
+    if cell.priority[0] == 0 and (name != "beat" or cell.config.augment)
 }
 
 
@@ -231,14 +231,14 @@ def unlearnable(made, monkeypatch):
     return steps
 
 
-BEST = TINY.replace(epochs=6, views=("rotation=1",))
+BEST = TINY.replace(epochs=6, augment=("rotation=1",))
 LAST = BEST.replace(keep="last")
 
 
 def test_looks_take_smaller_batches_and_no_more_memory():
     splits = Splits(*(bars(300, seed) for seed in range(3)))
-    for looks, size in ((1, 250), (8, 31), (300, 1)):
-        job = job_module.make_job(LAST.replace(looks=looks), splits)
+    for tta, size in ((1, 250), (8, 31), (300, 1)):
+        job = job_module.make_job(LAST.replace(tta=tta), splits)
         assert job.validation.batch_size == job.test.batch_size == size
 
 
@@ -246,19 +246,19 @@ def test_runs_that_differ_in_their_test_alone_are_trained_once(unlearnable, tmp_
     (alone,) = runner.run([LAST], folder=tmp_path / "alone" / "x", checkpoints=None)
     once = len(unlearnable)
     folders = {"folder": tmp_path / "results" / "x", "checkpoints": tmp_path / "runs"}
-    best, last, looking = runner.run([BEST, LAST, LAST.replace(looks=3)], **folders)
+    best, last, looking = runner.run([BEST, LAST, LAST.replace(tta=3)], **folders)
     assert len(unlearnable) == 2 * once
     assert best.best_epoch < 6  # or this test shows nothing
     assert best.test_error != last.test_error
     assert best.validation_errors == last.validation_errors == looking.validation_errors == alone.validation_errors
     assert (last.best_epoch, last.test_error) == (6, alone.test_error)
-    runner.run([BEST.replace(looks=3)], **folders)  # it may choose another epoch
+    runner.run([BEST.replace(tta=3)], **folders)  # it may choose another epoch
     assert len(unlearnable) == 3 * once
 
 
 @pytest.mark.parametrize("last_first", [False, True])
 def test_without_the_best_epoch_the_last_one_serves(unlearnable, tmp_path, last_first):
-    configs = [LAST.replace(looks=3), LAST][:: -1 if last_first else 1]
+    configs = [LAST.replace(tta=3), LAST][:: -1 if last_first else 1]
     runner.run(configs, folder=tmp_path / "results" / "x", checkpoints=tmp_path / "runs")
     assert len(unlearnable) == (1 if last_first else 2) * 6 * (100 // 16)
 
@@ -302,15 +302,15 @@ def test_a_state_that_does_not_serve_is_left_alone(unlearnable, tmp_path, spoil)
 
 def test_a_run_that_can_have_another_state_waits_for_it(monkeypatch):
     monkeypatch.setattr(runner, "find_device", lambda _: torch.device("cuda"))
-    other, looking = BEST.replace(seed=1), LAST.replace(looks=3)
+    other, looking = BEST.replace(seed=1), LAST.replace(tta=3)
 
     def choose(*waiting, resumable=True):
         return runner._choose(waiting, {}, 9, 1e9, resumable=resumable)
 
     assert choose(BEST, LAST, other) == [BEST, other]
     assert choose(LAST, looking, other) == [LAST, other]
-    assert choose(looking, looking.replace(looks=4)) == [looking, looking.replace(looks=4)]
-    assert choose(BEST, BEST.replace(looks=3)) == [BEST, BEST.replace(looks=3)]
+    assert choose(looking, looking.replace(tta=4)) == [looking, looking.replace(tta=4)]
+    assert choose(BEST, BEST.replace(tta=3)) == [BEST, BEST.replace(tta=3)]
     assert choose(BEST, LAST, resumable=False) == [BEST, LAST]
 
 
@@ -483,8 +483,8 @@ def test_names_depend_on_all_that_matters_and_not_on_the_machine():
         {"seed": 1},
         {"precision": "bfloat16"},
         {"compile": True},
-        {"decay": 0.5},
-        {"passes": 2},
+        {"lr_decay": 0.5},
+        {"iterations": 2},
         {"layers": ("x_shear",)},
     ):
         assert results.key(TINY) != results.key(TINY.replace(**change))

@@ -8,12 +8,12 @@ import equivariant_transformers as et
 pytestmark = pytest.mark.cuda
 
 
-def both(warp_of, images, grid, background, monkeypatch):
+def both(warp_of, images, grid, fill, monkeypatch):
     """The result and the gradient of the matrices, by the kernel and without it."""
     for with_kernel in (True, False):
         monkeypatch.setattr("equivariant_transformers.geometry.kernels.HAS_TRITON", with_kernel)
         matrix = warp_of()
-        result = et.Warp((matrix,)).sample(images, grid, background=background)
+        result = et.Warp((matrix,)).sample(images, grid, fill=fill)
         (result * torch.linspace(-1, 1, result.numel(), device="cuda").reshape(result.shape)).sum().backward()
         yield result.detach(), matrix.grad
 
@@ -25,9 +25,9 @@ def test_kernel_and_grid_agree(name, batch, matrices, monkeypatch):
     matrix = (torch.eye(3) + 0.4 * torch.randn(matrices, generator=generator)).cuda()
     images = torch.rand(batch, 2, 13, 17, generator=generator).cuda()
     grid = et.chart(name).replace(size=(24, 20)).grid().cuda()
-    for background in (0.3, torch.rand(batch, 2, 1, 1, generator=generator).cuda()):
+    for fill in (0.3, torch.rand(batch, 2, 1, 1, generator=generator).cuda()):
         (fast, fast_gradient), (slow, slow_gradient) = both(
-            lambda: matrix.clone().requires_grad_(), images, grid, background, monkeypatch
+            lambda: matrix.clone().requires_grad_(), images, grid, fill, monkeypatch
         )
         torch.testing.assert_close(fast, slow, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(

@@ -130,7 +130,7 @@ def test_the_identity_is_the_identity_bit_for_bit(dtype, mode, size, antialias):
         result = warp.image(images, mode=mode, antialias=antialias)
         assert result.dtype == dtype
         assert torch.equal(result, images)
-    assert torch.equal(Warp.identity().image(images, background=0.3), images)
+    assert torch.equal(Warp.identity().image(images, fill=0.3), images)
 
 
 def test_the_identity_passes_gradients_to_image_and_warp():
@@ -190,13 +190,13 @@ def test_what_lies_outside():
     assert (away.image(images) == 0).all()
     assert (away.image(images, padding="border") == 0.5).all()
     assert (away.image(images, padding="reflection") == 0.5).all()
-    assert (away.image(images, background=0.25) == 0.25).all()
+    assert (away.image(images, fill=0.25) == 0.25).all()
     colours = torch.tensor([0.1, 0.9]).reshape(2, 1, 1)
-    torch.testing.assert_close(away.image(images, background=colours), colours.expand(1, 2, 4, 4))
+    torch.testing.assert_close(away.image(images, fill=colours), colours.expand(1, 2, 4, 4))
     grid = et.chart("x_scale").grid()
-    torch.testing.assert_close(away.sample(images, grid, background=colours)[0, :, 0, 0, 0], torch.tensor([0.1, 0.9]))
+    torch.testing.assert_close(away.sample(images, grid, fill=colours)[0, :, 0, 0, 0], torch.tensor([0.1, 0.9]))
     with pytest.raises(ValueError, match="background needs padding='zeros'"):
-        away.image(images, background=1.0, padding="border")
+        away.image(images, fill=1.0, padding="border")
 
 
 def test_beyond_the_horizon_there_is_nothing():
@@ -322,7 +322,7 @@ def test_gradients(mode, antialias):
     theta = torch.tensor([0.11, -0.2], dtype=torch.float64, requires_grad=True)
 
     def see(images, matrix, theta):
-        return (Warp.projective(matrix) @ lens(theta)).inverse().image(images, mode=mode, background=0.3)
+        return (Warp.projective(matrix) @ lens(theta)).inverse().image(images, mode=mode, fill=0.3)
 
     assert torch.autograd.gradcheck(see, (images, matrix, theta))
     # With anti-aliasing the choice of filter is held fixed, so only the image is checked.

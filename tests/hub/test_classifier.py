@@ -43,9 +43,9 @@ def file(tmp_path):
     "fields",
     [
         {},
-        {"chart": "log_polar", "background": "black"},
-        {"layers": ("rotation", "x_scale"), "predictor": "softmax", "passes": 2},
-        {"layers": ("cartesian",), "predictor": "direct", "background": "black"},
+        {"chart": "log_polar", "fill": "black"},
+        {"layers": ("rotation", "x_scale"), "predictor": "softmax", "iterations": 2},
+        {"layers": ("cartesian",), "predictor": "direct", "fill": "black"},
     ],
 )
 def test_what_is_loaded_is_what_was_saved(tmp_path, fields):
@@ -62,10 +62,10 @@ def test_what_is_loaded_is_what_was_saved(tmp_path, fields):
 
 
 def test_it_sees_images_as_training_does():
-    classifier, data = made(background="black"), images()
+    classifier, data = made(fill="black"), images()
     assert torch.equal(classifier.normalise(data.images), data.normalise(data.images))
     assert torch.equal(classifier.to_bytes(classifier.normalise(data.images)), data.images)
-    assert classifier.card.background == data.black == -2
+    assert classifier.card.fill == data.black == -2
 
 
 def test_the_card_is_json():

@@ -43,7 +43,7 @@ class Stacks(nn.Module):
         self.stacks = nn.ModuleList(
             et.Canonicalizer(
                 [et.EquivariantTransformer(chart, predictor=kind, channels=4) for kind in ("consistent", "softmax")],
-                background=0.0,
+                fill=0.0,
             )
             for chart in charts
         )

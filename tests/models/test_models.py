@@ -10,9 +10,11 @@ from torch import nn
 
 import equivariant_transformers as et
 from equivariant_transformers import models
+from equivariant_transformers.geometry.atlas import paper_chart
 from equivariant_transformers.models.capsule import route, squash
 from equivariant_transformers.models.legacy import _BasicCNN
-from equivariant_transformers.nn.layers import InChart
+from equivariant_transformers.nn import Prediction
+from equivariant_transformers.nn.layers import ChartSampler
 
 FOUR = ["x_shear", "hyperbolic_rotation", "x_perspective", "y_perspective"]
 SVHN = ["cartesian", "log_polar", "x_scale"]
@@ -265,16 +267,17 @@ def test_capsules_are_built_for_the_size_of_the_images():
     assert (lengths < 1).all()
 
 
-def test_each_part_of_a_network_is_there_only_if_asked_for():
-    assert isinstance(models.build("z2cnn"), models.Z2CNN)
-    view, classifier = models.build("affnist", chart="log_polar", size=(40, 40))
-    assert view.view.size == (40, 40)
-    assert isinstance(classifier, models.AffNISTCNN)
-    assert classifier.wraps == (True, False)
-    model = models.build("affnist", layers=["cartesian"], size=(40, 40))
-    assert model.view is None
-    assert isinstance(model, et.Canonicalized)
-    assert model.backbone.wraps == (False, False)
+def test_every_network_has_one_shape():
+    plain = models.build("z2cnn")
+    assert isinstance(plain, et.Canonicalized)
+    assert isinstance(plain.backbone, models.Z2CNN)
+    assert (len(plain.canonicalizer.layers), plain.chart) == (0, None)
+    seen = models.build("affnist", chart="log_polar", size=(40, 40))
+    assert seen.chart.sampled.size == (40, 40)
+    assert seen.backbone.wraps == (True, False)
+    layered = models.build("affnist", layers=["cartesian"], size=(40, 40))
+    assert layered.chart is None
+    assert layered.backbone.wraps == (False, False)
 
 
 @PREDICTORS
@@ -288,7 +291,7 @@ def test_every_chart_can_be_a_layer(predictor):
 @PREDICTORS
 def test_two_passes_run_the_layers_on_their_own_result(predictor):
     torch.manual_seed(0)
-    once, twice = (models.build(layers=["x_shear"], predictor=predictor, passes=n).eval() for n in (1, 2))
+    once, twice = (models.build(layers=["x_shear"], predictor=predictor, iterations=n).eval() for n in (1, 2))
     twice.load_state_dict(once.state_dict())
     found = twice.canonicalizer(glyphs(64))
     assert found.names == ("x_shear", "x_shear")
@@ -329,16 +332,16 @@ def test_log_polar_networks_do_not_see_quarter_turns(turns):
 
 
 def test_log_polar_radii_begin_at_one_over_the_width():
-    view, _ = models.build("affnist", chart="log_polar", size=(40, 40))
-    radii = view.grid.norm(dim=-1)
+    model = models.build("affnist", chart="log_polar", size=(40, 40))
+    radii = model.chart.grid.norm(dim=-1)
     torch.testing.assert_close(radii.min(), torch.tensor(1 / 40))
     torch.testing.assert_close(radii.max(), torch.tensor(math.sqrt(2)))
 
 
 def test_a_chart_shows_the_background_outside_the_image():
     images = torch.zeros(1, 1, 32, 32)
-    for background, expected in ((-0.4, -0.4), (None, 0.0)):
-        seen = InChart("log_polar", background=background)(images)
+    for fill, expected in ((-0.4, -0.4), (None, 0.0)):
+        seen = ChartSampler("log_polar", fill=fill)(images)
         assert seen[0, 0, -1, 0] == pytest.approx(expected)  # a distance of sqrt 2 to the left
         assert seen[0, 0, 0, 0] == pytest.approx(0.0)  # next to the centre
 
@@ -348,7 +351,7 @@ def test_a_chart_in_front_is_a_stack_that_finds_no_pose():
     torch.manual_seed(0)
     images = glyphs(64)
     model = models.build(layers=["x_shear"], chart="log_polar", predictor="direct").eval()
-    alone = nn.Sequential(InChart(model.view.view), model.backbone).eval()
+    alone = nn.Sequential(ChartSampler(model.chart.sampled), model.backbone).eval()
     torch.testing.assert_close(model(images), alone(images))
 
 
@@ -372,7 +375,7 @@ def test_direct_poses_reach_half_of_the_range_in_the_paper(name, reach):
 
 @pytest.mark.parametrize("name", et.CHARTS)
 def test_every_chart_has_its_ranges_in_the_paper(name):
-    chart = models.paper_chart(name, (48, 40))
+    chart = paper_chart(name, (48, 40))
     assert chart.size == (48 // chart.sheets, 40)
     assert chart.periodic == et.chart(name).periodic
     assert chart.centre == tuple((low + high) / 2 for low, high in chart.ranges)
@@ -399,7 +402,7 @@ def test_layers_take_a_predictor_that_was_made_for_them():
     class Middle(nn.Module):
         def forward(self, seen):
             pose = torch.full((seen.shape[0], 1), 0.25)
-            return et.pose.Prediction(pose, torch.ones_like(pose), ())
+            return Prediction(pose, torch.ones_like(pose), ())
 
     images = torch.rand(2, 1, 16, 16)
     for kind in (et.EquivariantTransformer, et.SpatialTransformer):

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from equivariant_transformers.geometry.charts import CHARTS
+from equivariant_transformers.geometry.atlas import CHARTS
 from equivariant_transformers.models import z2cnn
 from equivariant_transformers.nn import features
 from equivariant_transformers.nn import predictors as pose

@@ -66,7 +66,7 @@ def test_each_layer_looks_once_and_the_result_is_sampled_once(images, monkeypatc
 def test_later_layers_see_what_earlier_ones_did(images):
     canonicalizer = et.Canonicalizer(["x_shear", "rotation"], channels=8).eval()
     first, second = canonicalizer.layers
-    canonicalizer.background = 0.0
+    canonicalizer.fill = 0.0
     out = canonicalizer(images)
     after_first = first(images).warp
     torch.testing.assert_close(second.predict(images, after_first, 0.0).pose, out.pose[:, 1:])
@@ -75,7 +75,7 @@ def test_later_layers_see_what_earlier_ones_did(images):
 def test_passes_run_the_stack_on_its_own_result(images):
     torch.manual_seed(0)
     once = et.Canonicalizer(["x_shear"], channels=8).eval()
-    twice = et.Canonicalizer(list(once.layers), passes=2).eval()
+    twice = et.Canonicalizer(list(once.layers), iterations=2).eval()
     out = twice(images)
     assert out.pose.shape == (4, 2)
     torch.testing.assert_close(out.pose[:, :1], once(images).pose)
@@ -84,8 +84,8 @@ def test_passes_run_the_stack_on_its_own_result(images):
 
 
 def test_a_stack_has_the_background_of_its_layers(images):
-    layer = et.EquivariantTransformer("x_shear", background=0.5)
-    assert et.Canonicalizer([layer, "rotation"])(images).background == layer(images).background == 0.5
+    layer = et.EquivariantTransformer("x_shear", fill=0.5)
+    assert et.Canonicalizer([layer, "rotation"])(images).fill == layer(images).fill == 0.5
 
 
 def test_the_geometry_is_float32_whatever_the_default():
@@ -99,9 +99,9 @@ def test_the_geometry_is_float32_whatever_the_default():
 
 def test_jitter_is_noise_of_the_given_size_on_the_poses_in_training_alone(images):
     torch.manual_seed(0)
-    canonicalizer = et.Canonicalizer(["x_shear"], channels=4, jitter=0.01)
+    canonicalizer = et.Canonicalizer(["x_shear"], channels=4, pose_noise=0.01)
     still = copy.deepcopy(canonicalizer)
-    still.jitter = 0.0
+    still.pose_noise = 0.0
     many = images[:1].expand(500, -1, -1, -1)
     noise = canonicalizer(many).pose - still(many).pose
     assert noise.std().item() == pytest.approx(0.01 * 10, rel=0.15)  # the chart's range is 10 wide
@@ -111,7 +111,7 @@ def test_jitter_is_noise_of_the_given_size_on_the_poses_in_training_alone(images
 def test_a_gate_holds_back_what_is_uncertain(images):
     torch.manual_seed(0)
     layer = et.EquivariantTransformer("x_shear", channels=8).eval()
-    free, gated = (et.Canonicalizer([layer], gate=gate)(images) for gate in (None, 0.9))
+    free, gated = (et.Canonicalizer([layer], min_confidence=min_confidence)(images) for min_confidence in (None, 0.9))
     certain = (free.confidence / 0.9).clamp(max=1)
     assert (certain < 1).any()
     torch.testing.assert_close(gated.pose, free.pose * certain)
@@ -119,14 +119,14 @@ def test_a_gate_holds_back_what_is_uncertain(images):
 
 def test_a_bound_limits_the_pose(images):
     torch.manual_seed(0)
-    layer = et.EquivariantTransformer("x_translation", bound=(-0.01, 0.01)).eval()
+    layer = et.EquivariantTransformer("x_translation", pose_range=(-0.01, 0.01)).eval()
     moved = et.Warp.projective(et.group("x_translation").matrix(0.4)).image(images)
     torch.testing.assert_close(layer(moved).pose, torch.full((4, 1), 0.01))
 
 
 def test_each_parameter_has_its_own_bound(images):
     torch.manual_seed(0)
-    layer = et.EquivariantTransformer("log_polar", bound=((-0.02, 0.02), (-0.01, 0.01)), channels=4).eval()
+    layer = et.EquivariantTransformer("log_polar", pose_range=((-0.02, 0.02), (-0.01, 0.01)), channels=4).eval()
     pose = layer(images).pose
     assert (pose.abs() <= torch.tensor([0.02, 0.01])).all()
 
@@ -136,7 +136,7 @@ def test_the_background_is_read_off_the_border(images):
     layer = et.EquivariantTransformer("x_shear", channels=8).eval()
     torch.testing.assert_close(layer(0.4 + 0.6 * images).pose, layer(images).pose, rtol=0, atol=1e-3)
     out = layer(0.4 + 0.6 * images)
-    torch.testing.assert_close(out.background, torch.full((4, 1, 1, 1), 0.4), rtol=0, atol=1e-4)
+    torch.testing.assert_close(out.fill, torch.full((4, 1, 1, 1), 0.4), rtol=0, atol=1e-4)
 
 
 def test_mixed_stacks_and_flows(images):
@@ -218,7 +218,7 @@ def test_the_geometry_keeps_its_precision_when_the_weights_change_theirs(images,
 
 def restless(layer):
     """A stack that uses all that a layer has, with weights that are not those of the start."""
-    stack = et.Canonicalizer([layer], jitter=0.1)
+    stack = et.Canonicalizer([layer], pose_noise=0.1)
     for parameter in stack.parameters():
         nn.init.normal_(parameter, std=0.3)
     return stack
@@ -353,9 +353,9 @@ def test_inference_can_be_captured_in_a_cuda_graph(pixels):
             ValueError,
             r"\[0, 1, 2, 3\] contain NaN or inf",
         ),
-        (lambda _: et.EquivariantTransformer("x_shear", bound=(1, 0)), ValueError, "low < high"),
-        (lambda _: et.EquivariantTransformer("log_polar", bound=(0, 1)), ValueError, "each of 2 parameters"),
-        (lambda _: et.EquivariantTransformer("x_shear", bound=0.5), ValueError, "low, high"),
+        (lambda _: et.EquivariantTransformer("x_shear", pose_range=(1, 0)), ValueError, "low < high"),
+        (lambda _: et.EquivariantTransformer("log_polar", pose_range=(0, 1)), ValueError, "each of 2 parameters"),
+        (lambda _: et.EquivariantTransformer("x_shear", pose_range=0.5), ValueError, "low, high"),
         (lambda _: et.EquivariantTransformer("x_shear", predictor="direct"), ValueError, "use SpatialTransformer"),
         (lambda _: et.EquivariantTransformer(et.chart("x_shear").replace(size=(2, 64))), ValueError, "at least 4 x 4"),
         (
@@ -367,14 +367,18 @@ def test_inference_can_be_captured_in_a_cuda_graph(pixels):
         (lambda _: et.Canonicalizer(["x_shear", et.SpatialTransformer("rotation", 3)]), ValueError, "must agree"),
         (lambda x: et.EquivariantTransformer("x_shear")(x.tolist()), TypeError, "must be a torch.Tensor"),
         (
-            lambda _: et.Canonicalizer([et.EquivariantTransformer("x_shear", background=0.0)], background=1.0),
+            lambda _: et.Canonicalizer([et.EquivariantTransformer("x_shear", fill=0.0)], fill=1.0),
             ValueError,
             "must agree",
         ),
-        (lambda _: et.Canonicalizer([]), ValueError, "at least one layer"),
-        (lambda _: et.Canonicalizer(["x_shear"], passes=0), ValueError, "at least 1"),
-        (lambda _: et.Canonicalizer(["x_shear"], gate=2.0), ValueError, r"\(0, 1\]"),
-        (lambda _: et.Canonicalizer(["x_shear"], jitter=-0.1), ValueError, r"\[0, 1\)"),
+        (
+            lambda _: et.Canonicalizer("x_shear"),
+            ValueError,
+            r"takes a list of layers, got 'x_shear'; write \['x_shear'\]",
+        ),
+        (lambda _: et.Canonicalizer(["x_shear"], iterations=0), ValueError, "at least 1"),
+        (lambda _: et.Canonicalizer(["x_shear"], min_confidence=2.0), ValueError, r"\(0, 1\]"),
+        (lambda _: et.Canonicalizer(["x_shear"], pose_noise=-0.1), ValueError, r"\[0, 1\)"),
     ],
 )
 def test_bad_input_is_explained(images, call, error, message):

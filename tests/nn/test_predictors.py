@@ -34,7 +34,7 @@ def test_an_empty_image_has_pose_zero_and_no_confidence(chart, value):
     with torch.no_grad():
         predictor.bias.fill_(0.7)
     images = torch.full((2, 1, 24, 24), value, requires_grad=True)
-    prediction = predictor(et.Warp.identity().sample(images, chart.grid(), background=value))
+    prediction = predictor(et.Warp.identity().sample(images, chart.grid(), fill=value))
     torch.testing.assert_close(prediction.pose, torch.zeros_like(prediction.pose))
     torch.testing.assert_close(prediction.confidence, torch.zeros_like(prediction.confidence))
     (prediction.pose.sum() + prediction.confidence.sum()).backward()

@@ -26,7 +26,7 @@ def loader(count, batch_size=16):
 
 @pytest.mark.parametrize("count", [1, 16, 33, 48])
 def test_a_rehearsal_stays_inside_the_epoch_and_leaves_no_trace(count):
-    run = Run(network(0), loader(count), CONFIG.replace(averaging=0.9))
+    run = Run(network(0), loader(count), CONFIG.replace(ema_decay=0.9))
     before = copy.deepcopy(run.state())
     rehearse(run._work, run._restore)
     after = run.state()

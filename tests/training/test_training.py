@@ -71,7 +71,7 @@ def test_the_best_epoch_is_tested():
 
 
 def test_the_last_epoch_is_tested_if_so_wished():
-    settled = CONFIG.replace(epochs=6, averaging=0.9, keep="last")
+    settled = CONFIG.replace(epochs=6, ema_decay=0.9, keep="last")
     run = job(settled)
     (result,) = train([run])
     errors = [entry["validation_error"] for entry in result.history]
@@ -83,7 +83,7 @@ def test_the_last_epoch_is_tested_if_so_wished():
 
 
 def test_a_finished_run_is_tested_again_with_its_last_epoch(tmp_path):
-    config = CONFIG.replace(epochs=6, averaging=0.9)
+    config = CONFIG.replace(epochs=6, ema_decay=0.9)
     train([job(config, directory=tmp_path)])
     before = (tmp_path / CHECKPOINT).read_bytes()
     again, whole = job(config.replace(keep="last"), directory=tmp_path), job(config.replace(keep="last"))
@@ -93,9 +93,9 @@ def test_a_finished_run_is_tested_again_with_its_last_epoch(tmp_path):
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 def test_a_finished_run_is_tested_again_with_more_looks(tmp_path, device):
-    config = CONFIG.replace(layers=("x_shear",), views=("x_shear=1",), epochs=1, keep="last")
+    config = CONFIG.replace(layers=("x_shear",), augment=("x_shear=1",), epochs=1, keep="last")
     train([job(config, tmp_path, looking(config), device)])
-    closer = config.replace(looks=4)
+    closer = config.replace(tta=4)
     again = job(closer, tmp_path, looking(closer), device)
     (result,) = train([again])
     for data, error in ((bars(33, 1), result.validation_error), (bars(40, 2), result.test_error)):
@@ -118,8 +118,8 @@ def test_a_state_of_another_network_is_named(tmp_path):
 
 def looking(config):
     torch.manual_seed(config.seed)
-    layers = Canonicalizer(["x_shear"], channels=4, views={"x_shear": 1.0})
-    return Canonicalized(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), layers, looks=config.looks)
+    layers = Canonicalizer(["x_shear"], channels=4, augment={"x_shear": 1.0})
+    return Canonicalized(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), layers, tta=config.tta)
 
 
 def test_which_epoch_was_best_cannot_be_told_afterwards(tmp_path):
@@ -143,7 +143,7 @@ def test_runs_do_not_notice_their_neighbours():
 
 
 def test_the_learning_rate_decays_each_epoch():
-    still, frozen = job(CONFIG.replace(decay=1e-12, epochs=1)), job(CONFIG.replace(decay=1e-12, epochs=3))
+    still, frozen = job(CONFIG.replace(lr_decay=1e-12, epochs=1)), job(CONFIG.replace(lr_decay=1e-12, epochs=3))
     train([still])
     train([frozen])
     torch.testing.assert_close(weights(still), weights(frozen))
@@ -217,10 +217,10 @@ def test_a_checkpoint_from_before_a_field_existed_goes_on_with_its_default(tmp_p
     with pytest.raises(Stopped):
         train([job(directory=tmp_path)], deadline=time.monotonic())
     tensors, description = checkpoint.read(tmp_path / CHECKPOINT)
-    del description["config"]["views"]
+    del description["config"]["augment"]
     checkpoint.write(tmp_path / CHECKPOINT, tensors, description)
     with pytest.raises(checkpoint.CheckpointError, match=r"views .* there and .'rotation=1'. here"):
-        train([job(CONFIG.replace(views=("rotation=1",)), tmp_path)])
+        train([job(CONFIG.replace(augment=("rotation=1",)), tmp_path)])
     resumed, whole = job(directory=tmp_path), job()
     assert_same(train([resumed])[0], train([whole])[0], resumed, whole)
 
@@ -311,7 +311,7 @@ def test_divergence_is_reported():
         ("epochs", 0),
         ("batch_size", -1),
         ("learning_rate", 0.0),
-        ("decay", 1.5),
+        ("lr_decay", 1.5),
         ("dropout", 1.0),
         ("precision", "int8"),
         ("seed", 2**70),
@@ -331,7 +331,7 @@ def test_a_config_survives_being_written_down():
 
 
 def test_averaged_weights_are_evaluated_and_resumed(tmp_path):
-    config = CONFIG.replace(averaging=0.9)
+    config = CONFIG.replace(ema_decay=0.9)
     averaged, plain = job(config), job()
     results = [train([run])[0] for run in (averaged, plain)]
     assert [entry["loss"] for entry in results[0].history] == [entry["loss"] for entry in results[1].history]
@@ -352,7 +352,7 @@ def test_a_job_brings_its_own_loss():
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("change", [{}, {"precision": "bfloat16", "compile": True, "averaging": 0.9}])
+@pytest.mark.parametrize("change", [{}, {"precision": "bfloat16", "compile": True, "ema_decay": 0.9}])
 def test_runs_share_a_gpu(tmp_path, change):
     configs = [CONFIG.replace(seed=seed, epochs=12, **change) for seed in (0, 1, 2)]
     runs = [job(config, tmp_path / str(config.seed), device="cuda") for config in configs]

@@ -18,15 +18,12 @@ from typing_extensions import TypedDict, Unpack
 
 from equivariant_transformers.audit.results import Invariance, SelfConsistency
 from equivariant_transformers.geometry.groups import Group, group
+from equivariant_transformers.geometry.motion import group_warp
 from equivariant_transformers.geometry.resampling import outside
 from equivariant_transformers.geometry.warp import Warp
-from equivariant_transformers.nn.layers import (
-    Canonicalization,
-    Canonicalized,
-    Canonicalizer,
-    EquivariantTransformer,
-    SpatialTransformer,
-)
+from equivariant_transformers.nn.canonicalization import Canonicalization
+from equivariant_transformers.nn.canonicalizer import Canonicalized, Canonicalizer
+from equivariant_transformers.nn.layers import EquivariantTransformer, SpatialTransformer
 
 Function = Callable[[Tensor], Any]
 Groups = str | Group | Sequence[str | Group]
@@ -44,7 +41,7 @@ class Rendering(TypedDict, total=False):
     size: tuple[int, int] | None
     """The (height, width) of the test images, sampled from `images` as the large originals. By default they have the
     size of `images` and are sampled from a four-fold bicubic enlargement."""
-    background: float | None
+    fill: float | None
     """The value outside the images; by default the layer's own `background`, else the mean of each image's border."""
     batch_size: int
     """How many images are held at a time; 64 by default."""
@@ -77,10 +74,10 @@ def self_consistency(
     layer = layer.canonicalizer if isinstance(layer, Canonicalized) else layer
     groups = _own_groups(layer) if group is None else _as_groups(group)
     values = _values(theta)
-    passes = layer.passes if isinstance(layer, Canonicalizer) else 1
+    iterations = layer.iterations if isinstance(layer, Canonicalizer) else 1
 
     def change(reference: Any, moved: Any, warp: Warp) -> Tensor:
-        return _pose(moved, len(groups), passes) - _pose(reference, len(groups), passes)
+        return _pose(moved, len(groups), iterations) - _pose(reference, len(groups), iterations)
 
     predicted = []
     for parameter, acting in enumerate(groups):
@@ -163,15 +160,15 @@ def _compare(
     comparison: Comparison,
     *,
     size: tuple[int, int] | None = None,
-    background: float | None = None,
+    fill: float | None = None,
     batch_size: int = 64,
 ) -> Tensor:
     r"""`comparison` of $L(\phi)$, $L(T_\theta\phi)$ and $T_\theta$, `(b, m)`, for all theta and images: `(n, B, m)`."""
     _check(images, batch_size)
     device = next(_tensors(layer), images).device
     theta = torch.cat((theta.new_zeros(1), theta)).to(torch.promote_types(images.dtype, torch.float32))
-    warps = [_warp(acting, value) for value in theta.to(device)]
-    background = _own_background(layer) if background is None else background
+    warps = [group_warp(acting, value) for value in theta.to(device)]
+    fill = _own_background(layer) if fill is None else fill
     columns = []
     with _evaluating(layer):
         for start in range(0, len(images), batch_size):
@@ -180,9 +177,9 @@ def _compare(
             if size is None:
                 large = (_ENLARGEMENT * height, _ENLARGEMENT * width)
                 originals = Warp.identity().image(originals, size=large, mode="bicubic", padding="border")
-            value = outside(originals, background)
+            value = outside(originals, fill)
             outputs = (  # one at a time, as they are used: memory does not grow with the number of thetas
-                layer(warp.image(originals, size=(height, width), background=value, antialias=True)) for warp in warps
+                layer(warp.image(originals, size=(height, width), fill=value, antialias=True)) for warp in warps
             )
             reference = next(outputs)
             rows = [comparison(reference, moved, warp) for moved, warp in zip(outputs, warps[1:], strict=True)]
@@ -192,15 +189,15 @@ def _compare(
     return torch.cat(columns, 1)
 
 
-def _pose(output: Any, parameters: int, passes: int) -> Tensor:
+def _pose(output: Any, parameters: int, iterations: int) -> Tensor:
     """The pose `(B, parameters)` in what a layer returned."""
     pose = getattr(output, "pose", output)
     if not isinstance(pose, Tensor) or pose.ndim not in (1, 2):
         raise TypeError(f"no pose: expected a tensor (B,) or (B, k), or an object with a .pose; got {_shape(pose)}")
     pose = pose[:, None] if pose.ndim == 1 else pose
-    if pose.shape[1] != parameters * passes:
+    if pose.shape[1] != parameters * iterations:
         raise ValueError(
-            f"{pose.shape[1] // passes} pose parameters but {parameters} groups; group= takes one for each"
+            f"{pose.shape[1] // iterations} pose parameters but {parameters} groups; group= takes one for each"
         )
     return _exact(pose[:, :parameters])
 
@@ -231,12 +228,6 @@ def _image_difference(reference: Canonicalization, moved: Canonicalization, warp
     return torch.stack(sums, 1)
 
 
-def _warp(acting: Group, theta: Tensor) -> Warp:
-    if acting.generator is None:
-        return Warp.flow(acting.transform, theta)
-    return Warp.projective(acting.matrix(theta))
-
-
 def _values(theta: Theta) -> Tensor:
     """The values `(n,)` of theta, float64, evenly spaced where a range was given."""
     if not isinstance(theta, Tensor) and len(theta) == 2:
@@ -263,7 +254,7 @@ def _as_groups(groups: Groups) -> tuple[Group, ...]:
 
 def _own_background(layer: Function) -> float | None:
     parts = layer.modules() if isinstance(layer, nn.Module) else (layer,)
-    found = (getattr(part, "background", None) for part in parts)
+    found = (getattr(part, "fill", None) for part in parts)
     return next((float(value) for value in found if isinstance(value, (int, float))), None)
 
 

@@ -26,7 +26,7 @@ _SHARE = (28, 64)
 """Which part of the canvas the longer side of an image fills, as a digit of MNIST does in Projective MNIST."""
 
 
-def on_canvas(images: Tensor, pixels: int, background: float = 0.0) -> Tensor:
+def on_canvas(images: Tensor, pixels: int, fill: float = 0.0) -> Tensor:
     """`images` `(B, C, H, W)` enlarged and put in the middle of a canvas, `(B, C, pixels, pixels)`, from 0 to 1.
 
     What is 0 becomes `background`, what is 1 stays.
@@ -41,4 +41,4 @@ def on_canvas(images: Tensor, pixels: int, background: float = 0.0) -> Tensor:
     enlarged = F.interpolate(images, size, mode="bicubic").clamp(0, 1)
     top, left = (pixels - size[0]) // 2, (pixels - size[1]) // 2
     canvas = F.pad(enlarged, (left, pixels - size[1] - left, top, pixels - size[0] - top))
-    return background + (1 - background) * canvas
+    return fill + (1 - fill) * canvas

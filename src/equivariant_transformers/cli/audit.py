@@ -15,10 +15,8 @@ from equivariant_transformers.audit.probes import THETA, on_canvas
 from equivariant_transformers.audit.results import SelfConsistency
 from equivariant_transformers.cli import console, models
 from equivariant_transformers.cli.data import AcceptOtherFiles
-from equivariant_transformers.geometry.charts import chart
 from equivariant_transformers.geometry.groups import Group, lookup
-from equivariant_transformers.models import paper_chart
-from equivariant_transformers.nn.layers import Canonicalized, EquivariantTransformer, Layer, SpatialTransformer
+from equivariant_transformers.nn.layers import Layer, make_layer
 from equivariant_transformers.nn.predictors import PREDICTORS
 from equivariant_transformers.training import Config
 from equivariant_transformers.training.job import find_data, find_device, is_folder, load_data
@@ -95,7 +93,7 @@ def audit(
 def _from_model(model: str, device: torch.device) -> Subject:
     classifier = models.load(model).to(device)
     card = classifier.card
-    if not isinstance(classifier.module, Canonicalized):
+    if not card.config.layers:
         raise ValueError(f"{model} has no layers to audit")
     layers: Any = classifier.module.canonicalizer.layers
     return Subject(list(layers), card.in_channels, card.size, classifier.scale, classifier.shift)
@@ -108,10 +106,7 @@ def _from_names(names: str | None, predictor: str, seed: int, device: torch.devi
     layers: list[Layer] = []
     for name in map(str.strip, names.split(",")):
         torch.manual_seed(seed)
-        if predictor == "direct":
-            layers.append(SpatialTransformer(paper_chart(name), 1).to(device).eval())
-        else:
-            layers.append(EquivariantTransformer(chart(name), 1, predictor=predictor).to(device).eval())
+        layers.append(make_layer(name, predictor=predictor).to(device).eval())
     one, zero = (torch.full((1, 1, 1, 1), value, device=device) for value in (1 / 255, 0.0))
     return Subject(layers, 1, (64, 64), one, zero)
 

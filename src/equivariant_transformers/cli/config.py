@@ -17,10 +17,10 @@ import yaml
 
 from equivariant_transformers.cli.console import usage
 from equivariant_transformers.cli.presets import preset
-from equivariant_transformers.geometry.charts import chart
+from equivariant_transformers.geometry.atlas import chart
 from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.models import NETWORKS
-from equivariant_transformers.nn.augment import RandomViews, parse_reach
+from equivariant_transformers.nn.augment import Augmentation, parse_max_theta
 from equivariant_transformers.nn.predictors import PREDICTORS
 from equivariant_transformers.training import Config
 from equivariant_transformers.training.job import find_data, find_device, is_folder
@@ -83,7 +83,7 @@ def _check_names(config: Config) -> None:
     lookup(PREDICTORS, config.predictor, "predictor")
     for name in (*config.layers, *([config.chart] if config.chart else [])):
         chart(name)
-    RandomViews(parse_reach(config.views))
+    Augmentation(parse_max_theta(config.augment))
 
 
 def _annotation(field: dataclasses.Field[Any]) -> Any:

@@ -14,7 +14,6 @@ from equivariant_transformers.cli.data import AcceptOtherFiles
 from equivariant_transformers.data import ImageSet
 from equivariant_transformers.data.cache import Progress
 from equivariant_transformers.hub.classifier import Classifier
-from equivariant_transformers.nn.augment import Looking
 from equivariant_transformers.training import memory
 from equivariant_transformers.training.job import find_data, find_device, hash_labels, is_folder, load_data, place
 
@@ -27,7 +26,7 @@ def evaluate(
         str | None, typer.Option(metavar="NAME", help="A data set or a folder of images; the model's own if not given.")
     ] = None,
     accept_other_files: AcceptOtherFiles = False,
-    looks: Annotated[int | None, typer.Option(metavar="N", help=models.LOOKS)] = None,
+    tta: Annotated[int | None, typer.Option(metavar="N", help=models.TTA)] = None,
     device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the figures, and which classes are mixed up, as JSON.")
@@ -38,10 +37,10 @@ def evaluate(
         where = find_device(device)
         if dataset is not None:
             find_data(dataset)
-    classifier = models.load(model, looks)
+    classifier = models.load(model, tta)
     place(classifier, where)
     memory.keep()
-    times = classifier.module.looks if isinstance(classifier.module, Looking) else 1
+    times = classifier.tta
     with console.loading() as progress:
         images = load_test_images(classifier, dataset, progress, accept_other_files=accept_other_files)
         answers = count_answers(classifier, images, progress, batch_size=max(1, _BATCH // times))
@@ -54,7 +53,7 @@ def evaluate(
                 "dataset": images.name,
                 "origin": images.origin,
                 "images": len(images),
-                "looks": times,
+                "tta": times,
                 "mistakes": mistakes,
                 "test_error": 100 * mistakes / len(images),
                 "interval": [100 * low, 100 * high],
@@ -64,7 +63,7 @@ def evaluate(
         )
         return
     error = f"{100 * mistakes / len(images):.2f} % (95 %: {100 * low:.2f} to {100 * high:.2f})"
-    each = f", {times} looks at each" if times > 1 else ""
+    each = f", test-time augmentation {times}" if times > 1 else ""
     console.say(f"test error {error}, {mistakes:,} of {len(images):,} images of {images.name}, {images.origin}{each}")
 
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 from equivariant_transformers.cli import console
 from equivariant_transformers.hub.classifier import Classifier
 from equivariant_transformers.hub.zoo import find
-from equivariant_transformers.nn.augment import Looking
 
 HELP = "A model file, or the name of a model that comes with the library."
-LOOKS = "Average over so many views of each image; as in training if not given."
+TTA = "Number of transformations per image to average over (test-time augmentation); the model's own by default."
 
 
-def load(model: str, looks: int | None = None) -> Classifier:
-    """The model in a file or of a name, with as many `looks`; what is not known or cannot be is wrong usage."""
+def load(model: str, tta: int | None = None) -> Classifier:
+    """Return the model in a file or of a name, with its `tta` changed if given; mistakes are wrong usage."""
     with console.usage():
         classifier = find(model)
-        if looks is not None and isinstance(classifier.module, Looking):
-            classifier.module.looks = looks
-        elif looks not in (None, 1):
-            raise ValueError(f"looks go half as far as the random views of training, and {model} had none")
+        if tta is not None:
+            classifier.tta = tta
         return classifier

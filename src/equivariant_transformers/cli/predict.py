@@ -20,7 +20,7 @@ def predict(
     canonical_out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write the canonical images into this folder.")
     ] = None,
-    looks: Annotated[int | None, typer.Option(metavar="N", help=models.LOOKS)] = None,
+    tta: Annotated[int | None, typer.Option(metavar="N", help=models.TTA)] = None,
     device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
 ) -> None:
@@ -30,7 +30,7 @@ def predict(
     """
     with console.usage():
         where = find_device(device)
-    classifier = models.load(model, looks).to(where)
+    classifier = models.load(model, tta).to(where)
     if canonical_out is not None and not classifier.card.config.layers:
         raise console.Failure(f"{model} has no layers that make canonical images", console.WRONG_USAGE)
     found = [_predict(classifier, path, canonical_out) for path in images]
@@ -66,7 +66,7 @@ def _predict(classifier: Classifier, path: Path, canonical_out: Path | None) -> 
         "pose": {},
     }
     out = classifier.canonicalize(image)
-    if out is not None:
+    if out.steps:
         for name, value in zip(out.names, out.pose[0].tolist(), strict=True):
             entry["pose"][_free(name, entry["pose"])] = value
         if canonical_out is not None:

@@ -8,7 +8,7 @@ from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.training import Config
 from equivariant_transformers.training.job import is_folder
 
-_AFFNIST = Config(dataset="affnist", network="affnist", layers=("cartesian",), chart="log_polar", background="black")
+_AFFNIST = Config(dataset="affnist", network="affnist", layers=("cartesian",), chart="log_polar", fill="black")
 _SVHN = Config(dataset="svhn", network="resnet10", layers=("cartesian", "log_polar", "x_scale"))
 PRESETS: dict[str, Config] = {
     config.dataset: config
@@ -17,16 +17,16 @@ PRESETS: dict[str, Config] = {
             dataset="projective-mnist",
             layers=("x_shear", "hyperbolic_rotation"),
             chart="log_polar",
-            background="black",
+            fill="black",
         ),
         _AFFNIST,
         _AFFNIST.replace(dataset="affnist-centred"),
         _SVHN,
         _SVHN.replace(dataset="svhn-extra", epochs=150),
-        Config(dataset="mnist", network="resnet10", background="black"),
-        Config(dataset="rotated-mnist", network="resnet10", layers=("rotation",), background="black"),
-        Config(dataset="mnist-rts", network="resnet10", layers=("cartesian", "log_polar"), background="black"),
-        Config(dataset="sim2mnist", layers=("cartesian",), chart="log_polar", background="black"),
+        Config(dataset="mnist", network="resnet10", fill="black"),
+        Config(dataset="rotated-mnist", network="resnet10", layers=("rotation",), fill="black"),
+        Config(dataset="mnist-rts", network="resnet10", layers=("cartesian", "log_polar"), fill="black"),
+        Config(dataset="sim2mnist", layers=("cartesian",), chart="log_polar", fill="black"),
     )
 }
 """What `et train NAME` begins with."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import torch
 import typer
@@ -18,6 +18,7 @@ from equivariant_transformers.cli.progress import Report, TensorBoard, watching
 from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.experiments import results
 from equivariant_transformers.hub.classifier import Card, Classifier
+from equivariant_transformers.nn.canonicalizer import Canonicalized
 from equivariant_transformers.training import CHECKPOINT, Config, Progress, Result, Stopped, distributed
 from equivariant_transformers.training import train as run_jobs
 from equivariant_transformers.training.job import find_device, load_data, make_job
@@ -88,7 +89,7 @@ def train(
                     validation_error=result.validation_error,
                     test_error=result.test_error,
                 )
-                Classifier(job.module, card).save(directory / MODEL)
+                Classifier(cast(Canonicalized, job.module), card).save(directory / MODEL)
     if as_json:
         console.print_json({**results.to_dict(record), "directory": str(directory)})
     if result.failure:

@@ -17,8 +17,7 @@ from equivariant_transformers.geometry.groups import group as find_group
 from equivariant_transformers.geometry.projective import wrap
 from equivariant_transformers.geometry.warp import Warp
 from equivariant_transformers.hub.classifier import Classifier
-from equivariant_transformers.nn.layers import Canonicalization, Canonicalized
-from equivariant_transformers.nn.stages import Stage, stages
+from equivariant_transformers.nn.canonicalization import Canonicalization
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class Orbit:
 
 def check(model: Classifier, plain: Classifier | None, side: int) -> None:
     """Raise a `ValueError` if the demo cannot show these networks with digits of `side` pixels."""
-    if not isinstance(model.module, Canonicalized):
+    if not model.card.config.layers:
         raise ValueError("the model has no layers to show: choose one that was trained with --layers")
     if min(model.card.size) < side:
         raise ValueError(f"the model takes images of {model.card.size} pixels; the demo needs at least {side} x {side}")
@@ -93,8 +92,8 @@ def check(model: Classifier, plain: Classifier | None, side: int) -> None:
 
 def classifier_chart(model: Classifier) -> Chart | None:
     """The coordinates in which the classifier looks at the canonical image; None if at the image itself."""
-    view = _network(model).view
-    return view.view if view else None
+    chart = model.module.chart
+    return chart.sampled if chart else None
 
 
 @torch.inference_mode()
@@ -104,7 +103,7 @@ def make_scene(model: Classifier, plain: Classifier | None, digit: Tensor, pose:
     out, logits = _run(model, images)
     return Scene(
         distorted=images[0],
-        layers=[_view(model, stage) for stage in stages(_network(model).canonicalizer, out)],
+        layers=[_view(model, out, number) for number in range(len(out.steps))],
         canonical=model.to_bytes(out.image)[0],
         classes=model.card.classes,
         shares=logits[0].softmax(0).tolist(),
@@ -155,11 +154,6 @@ def _takes(model: Classifier) -> tuple[int, tuple[int, int], tuple[str, ...]]:
     return model.card.in_channels, model.card.size, model.card.classes
 
 
-def _network(model: Classifier) -> Canonicalized:
-    assert isinstance(model.module, Canonicalized)  # `check` has seen to it
-    return model.module
-
-
 def _matrix(pose: Pose) -> Tensor:
     """The transformation `(1, 3, 3)` of Projective MNIST."""
     return pose_matrix(torch.tensor([[pose[name] for name in POSE_NAMES]]), POSE_NAMES)
@@ -176,21 +170,22 @@ def _seen_through(model: Classifier, digit: Tensor, matrices: Tensor) -> Tensor:
 
 def _run(model: Classifier, images: Tensor) -> tuple[Canonicalization, Tensor]:
     out = model.canonicalize(images)
-    assert out is not None
-    return out, _network(model).read(out)
+    return out, model.module.read(out)
 
 
-def _view(model: Classifier, stage: Stage) -> LayerView:
-    chart = stage.layer.chart
+def _view(model: Classifier, out: Canonicalization, number: int) -> LayerView:
+    step = out.steps[number]
+    chart = step.layer.chart
+    seen = out.after(number).on(step.layer.grid)  # (B, C, sheets, h, w)
     return LayerView(
-        seen=model.to_bytes(stage.seen.flatten(2, 3))[0],
-        sheets=stage.seen.shape[2],
+        seen=model.to_bytes(seen.flatten(2, 3))[0],
+        sheets=seen.shape[2],
         axes=[
             _axis(chart, number, heatmap[0], pose)
-            for number, (heatmap, pose) in enumerate(zip(stage.heatmaps, stage.pose[0].tolist(), strict=False))
+            for number, (heatmap, pose) in enumerate(zip(step.heatmaps, step.pose[0].tolist(), strict=False))
         ],
         groups=tuple(group.name for group in chart.groups),
-        image=model.to_bytes(stage.image)[0],
+        image=model.to_bytes(out.after(number + 1).image)[0],
     )
 
 

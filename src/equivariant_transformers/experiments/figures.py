@@ -17,9 +17,8 @@ from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.experiments import results, rotation
 from equivariant_transformers.experiments.paper import EXPERIMENTS
 from equivariant_transformers.experiments.report import cell_records
-from equivariant_transformers.geometry import charts
+from equivariant_transformers.geometry import atlas
 from equivariant_transformers.hub.zoo import pretrained
-from equivariant_transformers.nn.layers import Canonicalized
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,7 +100,7 @@ def coordinates(root: Path, path: Path) -> None:
     """Lines of equal pose (red) and of equal invariant (blue) of five charts."""
     with _picture(path, len(CHARTS)) as panels:
         for axes, name in zip(panels, CHARTS, strict=True):
-            viz.coordinate_lines(charts.chart(name), axes)
+            viz.coordinate_lines(atlas.chart(name), axes)
             axes.set_title(name.replace("_", " "))
 
 
@@ -130,7 +129,6 @@ def house_numbers(root: Path, path: Path) -> None:
 
 
 def _draw_layers(classifier: Classifier, images: Tensor, versions: int, path: Path) -> None:
-    assert isinstance(classifier.module, Canonicalized)
     figure = viz.layers(classifier.module, classifier.normalise(images), versions=versions)
     with atomic_write(path) as file:
         figure.savefig(file, dpi=110, format="png")

@@ -75,7 +75,7 @@ SHEAR_HYPERBOLIC = (*SHEAR, "hyperbolic_rotation")
 FOUR = (*SHEAR_HYPERBOLIC, "x_perspective", "y_perspective")
 ST_LEARNING_RATE = 2e-4
 """The paper's, for networks with Spatial Transformers."""
-_MNIST = Config(predictor="softmax", background="black")
+_MNIST = Config(predictor="softmax", fill="black")
 _LOG_POLAR = _MNIST.replace(chart="log_polar")
 _SPATIAL = {"predictor": "direct", "learning_rate": ST_LEARNING_RATE}
 
@@ -122,15 +122,15 @@ VIEWS, HALF_VIEWS = (
 
 def beat() -> Iterator[Cell]:
     """Changes to networks of the first table, in two thirds of its epochs or fewer."""
-    averaged: dict[str, object] = {"averaging": 0.998}
-    viewed = {**averaged, "views": VIEWS}
-    longer = {**viewed, "averaging": 0.99975}  # with 8 versions over as many epochs as 0.998 is with one
+    averaged: dict[str, object] = {"ema_decay": 0.998}
+    viewed = {**averaged, "augment": VIEWS}
+    longer = {**viewed, "ema_decay": 0.99975}  # with 8 versions over as many epochs as 0.998 is with one
     decayed = {**longer, "weight_decay": 1e-4}
-    long = {**decayed, "epochs": 200, "decay": 0.985}
-    twice = {"passes": 2, "weight_decay": 5e-4}
+    long = {**decayed, "epochs": 200, "lr_decay": 0.985}
+    twice = {"iterations": 2, "weight_decay": 5e-4}
     last = {"keep": "last"}
-    looking = {**last, "looks": 8}
-    ours: dict[str, object] = {"predictor": "consistent", "jitter": 0.015}
+    looking = {**last, "tta": 8}
+    ours: dict[str, object] = {"predictor": "consistent", "pose_noise": 0.015}
     lighter = {**ours, **averaged, "dropout": 0.25}  # projective-mnist-plain has these
     both, one, eight = ("1 version", "8 versions"), ("1 version",), ("8 versions",)
     longest = {
@@ -147,7 +147,7 @@ def beat() -> Iterator[Cell]:
     changes: dict[str, dict[str, tuple[dict[str, object], tuple[str, ...]]]] = {
         "ET-LP sh-hr-px-py": {
             "fewer epochs": ({}, one),
-            "averaging": (averaged, one),
+            "ema_decay": (averaged, one),
             "averaging, dropout 0.25": ({**averaged, "dropout": 0.25}, one),
             **with_views,
             "averaging, views, dropout 0.25": ({**viewed, "dropout": 0.25}, one),
@@ -155,14 +155,14 @@ def beat() -> Iterator[Cell]:
             "averaging, views, dropout 0.40": ({**viewed, "dropout": 0.4}, one),
             "averaging, views, weight decay": ({**viewed, "weight_decay": 1e-4}, one),
             "averaging, views, px-py-sh-hr": ({**viewed, "layers": (*FOUR[2:], *FOUR[:2])}, one),
-            "averaging, views, jitter": ({**viewed, "jitter": 0.015}, one),
-            "averaging, views, two passes": ({**viewed, "passes": 2}, one),
+            "averaging, views, jitter": ({**viewed, "pose_noise": 0.015}, one),
+            "averaging, views, two passes": ({**viewed, "iterations": 2}, one),
             "averaging, views, two passes, weight decay 0.0005": ({**viewed, **twice}, one),
-            "longer averaging, rotation": ({**longer, "views": VIEWS[:1]}, eight),
-            "longer averaging, half the views": ({**longer, "views": HALF_VIEWS}, eight),
+            "longer averaging, rotation": ({**longer, "augment": VIEWS[:1]}, eight),
+            "longer averaging, half the views": ({**longer, "augment": HALF_VIEWS}, eight),
             "longer averaging, views": (longer, eight),
             "longer averaging, views, weight decay": (decayed, eight),
-            "200 epochs, longer averaging, views, weight decay, jitter": ({**long, "jitter": 0.015}, eight),
+            "200 epochs, longer averaging, views, weight decay, jitter": ({**long, "pose_noise": 0.015}, eight),
             "200 epochs, longer averaging, views, weight decay 0.0005, two passes": ({**long, **twice}, eight),
             "200 epochs, longer averaging, views, weight decay 0.0005, two passes, last epoch": (
                 {**long, **twice, **last},
@@ -190,11 +190,11 @@ def beat() -> Iterator[Cell]:
         for name, (change, columns) in rows.items():
             for column in columns:
                 epochs = {"1 version": 200, "8 versions": 60}[column]
-                decay = 0.985 ** (200 / epochs)  # ends at the same learning rate as 300 epochs of 0.99
+                lr_decay = 0.985 ** (200 / epochs)  # ends at the same learning rate as 300 epochs of 0.99
                 yield Cell(
                     row=f"{row}: {name}",
                     column=column,
-                    config=network.replace(copies=VERSIONS[column], epochs=epochs, decay=decay).replace(**change),
+                    config=network.replace(copies=VERSIONS[column], epochs=epochs, lr_decay=lr_decay).replace(**change),
                     paper=figures[column],
                     priority=(both.index(column), place),
                 )
@@ -202,13 +202,13 @@ def beat() -> Iterator[Cell]:
 
 def predictors() -> Iterator[Cell]:
     """The paper's predictor and the library's in the same network, on the same data, for the same few epochs."""
-    base = _LOG_POLAR.replace(layers=FOUR, epochs=80, decay=0.963, averaging=0.998)  # ends at the same learning rate
+    base = _LOG_POLAR.replace(layers=FOUR, epochs=80, lr_decay=0.963, ema_decay=0.998)  # ends at the same learning rate
     changes: dict[str, dict[str, object]] = {
         "softmax": {},
-        "softmax, jitter": {"jitter": 0.015},
+        "softmax, jitter": {"pose_noise": 0.015},
         "consistent": {},
-        "consistent, jitter": {"jitter": 0.015},
-        "consistent, jitter, dropout 0.40": {"jitter": 0.015, "dropout": 0.4},
+        "consistent, jitter": {"pose_noise": 0.015},
+        "consistent, jitter, dropout 0.40": {"pose_noise": 0.015, "dropout": 0.4},
     }
     for row, change in changes.items():
         config = base.replace(predictor=row.split(",")[0], **change)
@@ -223,7 +223,7 @@ LEARNING_RATES = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3)
 def learning_rates() -> Iterator[Cell]:
     """Sensitivity to the learning rate, of which the paper has a plot without figures."""
     # A tenth of the paper's epochs: 120 runs take a while. They end at the same learning rate.
-    two = _LOG_POLAR.replace(layers=SHEAR_HYPERBOLIC, epochs=30, decay=0.904)
+    two = _LOG_POLAR.replace(layers=SHEAR_HYPERBOLIC, epochs=30, lr_decay=0.904)
     for row, config in {"ET": two, "ST": two.replace(predictor="direct")}.items():
         for rate in LEARNING_RATES:
             yield Cell(row=row, column=f"{rate:g}", config=config.replace(learning_rate=rate))
@@ -232,10 +232,10 @@ def learning_rates() -> Iterator[Cell]:
 def affnist() -> Iterator[Cell]:
     """Trained on digits that were moved, as in the paper, or not even that; tested under affine transformations."""
     # The paper does not say for how long; these epochs end at the learning rate of its other experiments.
-    cnn = _MNIST.replace(network="affnist", epochs=10, decay=0.735)
-    ours = cnn.replace(predictor="consistent", averaging=0.998, chart="log_polar")
+    cnn = _MNIST.replace(network="affnist", epochs=10, lr_decay=0.735)
+    ours = cnn.replace(predictor="consistent", ema_decay=0.998, chart="log_polar")
     affine = ours.replace(layers=("cartesian", "x_shear", "hyperbolic_rotation"))  # and rotation and scale: all of it
-    long: dict[str, object] = {"epochs": 30, "decay": 0.735 ** (1 / 3)}
+    long: dict[str, object] = {"epochs": 30, "lr_decay": 0.735 ** (1 / 3)}
     rows = {
         "CNN": (cnn, 88.3),
         "Log-polar": (cnn.replace(chart="log_polar"), 76.6),
@@ -245,10 +245,10 @@ def affnist() -> Iterator[Cell]:
         "ET-LP translation, x-shear: consistent": (ours.replace(layers=("cartesian", "x_shear")), None),
         "ET-LP translation, x-shear, hyperbolic rotation: consistent": (affine, None),
         "the same, 30 epochs": (affine.replace(**long), None),
-        "the same, 30 epochs, jitter": (affine.replace(jitter=0.015, **long), None),
+        "the same, 30 epochs, jitter": (affine.replace(pose_noise=0.015, **long), None),
         "the same, 30 epochs, a quarter of the channels": (affine.replace(network="affnist-small", **long), None),
         "the same, 30 epochs, a quarter of the channels, jitter": (
-            affine.replace(network="affnist-small", jitter=0.015, **long),
+            affine.replace(network="affnist-small", pose_noise=0.015, **long),
             None,
         ),
         "Capsule network": (cnn.replace(network="capsule", learning_rate=2e-4), 79.0),

@@ -18,6 +18,7 @@ import torch
 
 from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.training import Config, Result
+from equivariant_transformers.training.aliases import first_name
 
 _MACHINE = ("device",)  # fields that do not change what a run is
 _LONGEST = 150  # bytes that the path of a folder has in a name; file systems take 255 for all of it
@@ -26,13 +27,13 @@ _UNRELATED_TO_COST = (
     "data_seed",
     "epochs",
     "learning_rate",
-    "decay",
+    "lr_decay",
     "dropout",
-    "jitter",
-    "views",
-    "looks",
+    "pose_noise",
+    "augment",
+    "tta",
     "weight_decay",
-    "averaging",
+    "ema_decay",
     "keep",
     "device",
 )
@@ -72,7 +73,8 @@ def key(config: Config) -> str:
     So a new field of `Config` leaves the names of the runs before it as they are.
     """
     usual = Config().to_dict()
-    fields = {n: value for n, value in config.to_dict().items() if n not in _MACHINE and value != usual[n]}
+    changed = {n: value for n, value in config.to_dict().items() if n not in _MACHINE and value != usual[n]}
+    fields = {first_name(name): value for name, value in changed.items()}
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:8]
     dataset = config.dataset.replace("/", "_").encode(errors="ignore")[-_LONGEST:].decode(errors="ignore")
     words = [dataset, config.network, config.predictor if config.layers else "plain"]

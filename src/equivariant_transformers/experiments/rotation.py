@@ -19,9 +19,7 @@ from equivariant_transformers.data import Loader, Splits
 from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.data.rotated_mnist import ROTATED, by_recipe
 from equivariant_transformers.experiments import results
-from equivariant_transformers.models import paper_chart
-from equivariant_transformers.nn.layers import EquivariantTransformer, SpatialTransformer
-from equivariant_transformers.nn.predictors import DirectPredictor, SoftmaxPredictor
+from equivariant_transformers.nn.layers import make_layer
 from equivariant_transformers.training import Stopped
 
 NAME = "rotation"
@@ -70,8 +68,9 @@ def reproduce(
         if path.exists():
             continue
         splits = load()
+        size = splits.train.images.shape[-1]
         torch.manual_seed(0)
-        layer = make_layer(case.kind, splits.train.images.shape[-1]).to(device)
+        layer = make_layer("rotation", predictor=case.kind, size=(size, size), strides=(1, 1)).to(device)
         started = time.monotonic()
         loss = regress(layer, splits, case.examples, epochs=epochs, deadline=deadline)
         seconds = time.monotonic() - started
@@ -96,16 +95,6 @@ def reproduce(
         }
         with atomic_write(path) as file:
             file.write((json.dumps(fields) + "\n").encode())
-
-
-def make_layer(kind: str, size: int) -> nn.Module:
-    """A layer that reads the rotation of images of `size` x `size` pixels, with random weights."""
-    chart = paper_chart("rotation", (size, size))
-    if kind == "direct":
-        return SpatialTransformer(chart, 1, predictor=DirectPredictor(chart, 1, strides=(1, 1)))
-    if kind == "softmax":
-        return EquivariantTransformer(chart, 1, predictor=SoftmaxPredictor(chart, 1, strides=(1, 1)))
-    return EquivariantTransformer("rotation", 1)
 
 
 def regress(layer: nn.Module, splits: Splits, examples: int, *, epochs: int, deadline: float) -> float:

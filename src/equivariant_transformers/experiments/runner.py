@@ -155,7 +155,7 @@ def _alike(config: Config) -> list[Config]:
     """Configs that differ from one that keeps the last epoch in their test alone, the first to be had first."""
     if config.keep != "last":
         return []
-    others = (config.replace(keep="best", looks=1), config.replace(looks=1))
+    others = (config.replace(keep="best", tta=1), config.replace(tta=1))
     return [other for other in others if other != config]
 
 

@@ -1,6 +1,7 @@
 """Groups, charts and warps of the plane: everything that knows no network."""
 
-from equivariant_transformers.geometry.charts import CHARTS, Chart, chart
+from equivariant_transformers.geometry.atlas import CHARTS, chart
+from equivariant_transformers.geometry.charts import Chart
 from equivariant_transformers.geometry.derivation.algorithm import derive
 from equivariant_transformers.geometry.groups import GROUPS, RADIAL_LENS, Group, group
 from equivariant_transformers.geometry.warp import Warp

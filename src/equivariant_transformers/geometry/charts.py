@@ -1,7 +1,7 @@
 r"""Canonical coordinates: in the chart of a group, its transformations are translations.
 
-$\rho(T_\theta x) = \rho(x) + \theta e_1$ (equation 1 of the paper). `CHARTS` holds the paper's table: one chart for
-each of the eleven groups, and one for each pair of groups that commute. `derive` builds charts for other groups.
+$\rho(T_\theta x) = \rho(x) + \theta e_1$ (equation 1 of the paper). The charts of the paper are in `atlas`; `derive`
+builds charts for other groups.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equivariant_transformers.geometry import coordinates as at
-from equivariant_transformers.geometry.groups import GROUPS, Group, lookup
+from equivariant_transformers.geometry.groups import Group
 from equivariant_transformers.geometry.projective import wrap
 
 Range = tuple[float, float]
 Map = Callable[[Tensor], Tensor]
 SheetMap = Callable[[Tensor, Tensor], Tensor]
+
+_BLURRED = 1 / 32  # closer to the singular set than this, about a pixel of a small image, orbits cannot be told apart
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Chart:
 
     A chart is a value: compare it, print it, or change it with `replace`.
 
-    >>> rotation = chart("rotation")
+    >>> import equivariant_transformers as et
+    >>> rotation = et.chart("rotation")
     >>> u = rotation.to_canonical(torch.tensor([0.0, 2.0]))
     >>> u
     tensor([1.5708, 2.0000])
@@ -146,7 +148,8 @@ class Chart:
     def replace(self, **changes: Any) -> Chart:
         """The same chart with other `ranges`, `size` or `name`.
 
-        >>> chart("x_shear").replace(size=(32, 48)).size
+        >>> import equivariant_transformers as et
+        >>> et.chart("x_shear").replace(size=(32, 48)).size
         (32, 48)
         """
         return dataclasses.replace(self, **changes)
@@ -224,7 +227,8 @@ class Chart:
     def coverage(self, samples: int = 512) -> float:
         """The share of the image [-1, 1] x [-1, 1] that the chart's ranges cover.
 
-        >>> round(chart("x_shear").coverage(), 2)
+        >>> import equivariant_transformers as et
+        >>> round(et.chart("x_shear").coverage(), 2)
         0.9
         """
         centres = (torch.arange(samples, dtype=torch.float64) + 0.5) * (2 / samples) - 1
@@ -248,112 +252,3 @@ def _samples(
         return torch.full((1,), (low + high) / 2, dtype=dtype, device=device)
     end = high - (high - low) / count if periodic else high
     return torch.linspace(low, end, count, dtype=dtype, device=device)
-
-
-_BLURRED = 1 / 32  # closer to the singular set than this, about a pixel of a small image, orbits cannot be told apart
-_TURN = (-math.pi, math.pi)
-_TWO_PI = 2 * math.pi
-_IMAGE = (-1.0, 1.0)
-_CORNER = math.log(2) / 2  # log of the distance from the centre to a corner
-_NEAR = -math.log(100)  # log of a distance well below a pixel's width
-_MIDDLE = -math.log(2)  # log of half the distance to the image's edge
-_RAYS = (-0.99 * math.pi / 2, 0.99 * math.pi / 2)
-
-
-def _row(
-    name: str, maps: tuple[Map, SheetMap, Map], ranges: tuple[Range, Range], groups: str = "", **rest: Any
-) -> Chart:
-    members = tuple(GROUPS[member] for member in (groups or name).split())
-    return Chart(name, members, ranges, *maps, **rest)
-
-
-_ROWS = (
-    _row("x_translation", (at.identity, at.identity, at.everywhere), (_IMAGE, _IMAGE)),
-    _row("y_translation", (at.swapped, at.swapped, at.everywhere), (_IMAGE, _IMAGE)),
-    _row("rotation", (at.polar, at.from_polar, at.from_origin), (_TURN, (0, math.sqrt(2))), periods=(_TWO_PI, None)),
-    _row(
-        "dilation",
-        (at.radial, at.from_radial, at.from_origin),
-        ((_NEAR, _CORNER), _TURN),
-        origin=(_MIDDLE, 0),
-        order=2,
-        periods=(None, _TWO_PI),
-    ),
-    _row(
-        "x_scale",
-        (at.x_scale, at.from_x_scale, at.x_of),
-        ((_NEAR, 0), _IMAGE),
-        origin=(_MIDDLE, 0),
-        order=2,
-        sheets=2,
-        sheet_of=at.left,
-    ),
-    _row(
-        "y_scale",
-        (at.y_scale, at.from_y_scale, at.y_of),
-        ((_NEAR, 0), _IMAGE),
-        origin=(_MIDDLE, 0),
-        order=2,
-        sheets=2,
-        sheet_of=at.above,
-    ),
-    _row(
-        "hyperbolic_rotation",
-        (at.hyperbolic, at.from_hyperbolic, at.nearest_axis),
-        ((-2.5, 2.5), _IMAGE),
-        size=(128, 64),
-        sheets=2,
-        sheet_of=at.opposite_signs,
-    ),
-    _row("x_shear", (at.x_shear, at.from_x_shear, at.y_of), ((-5, 5), _IMAGE)),
-    _row("y_shear", (at.y_shear, at.from_y_shear, at.x_of), ((-5, 5), _IMAGE)),
-    _row(
-        "x_perspective",
-        (at.x_perspective, at.from_x_perspective, at.x_of),
-        ((1, 15), _RAYS),
-        sheets=2,
-        sheet_of=at.left,
-        mirrored=True,
-    ),
-    _row(
-        "y_perspective",
-        (at.y_perspective, at.from_y_perspective, at.y_of),
-        ((1, 15), _RAYS),
-        sheets=2,
-        sheet_of=at.above,
-        mirrored=True,
-    ),
-    _row(
-        "cartesian", (at.identity, at.identity, at.everywhere), (_IMAGE, _IMAGE), groups="x_translation y_translation"
-    ),
-    _row(
-        "log_polar",
-        (at.log_polar, at.from_log_polar, at.from_origin),
-        (_TURN, (-math.log(64), _CORNER)),
-        groups="rotation dilation",
-        origin=(0, _MIDDLE),
-        order=2,
-        periods=(_TWO_PI, None),
-    ),
-    _row(
-        "log_log",
-        (at.log_log, at.from_log_log, at.nearest_axis),
-        ((_NEAR, 0), (_NEAR, 0)),
-        groups="x_scale y_scale",
-        origin=(_MIDDLE, _MIDDLE),
-        order=2,
-        sheets=4,
-        sheet_of=at.quadrant,
-    ),
-)
-CHARTS: dict[str, Chart] = {row.name: row for row in _ROWS}
-"""The paper's canonical coordinates, by name: one chart a group, and `cartesian`, `log_polar` and `log_log` for two."""
-
-
-def chart(name: str | Chart) -> Chart:
-    """The chart called `name`; a `Chart` is returned as it is.
-
-    >>> chart("x_perspective").to_canonical(torch.tensor([0.5, 0.5]))
-    tensor([2.0000, 0.7854])
-    """
-    return name if isinstance(name, Chart) else lookup(CHARTS, name, "chart")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -28,8 +29,8 @@ class Sampling(TypedDict, total=False):
     (PyTorch's) and of -1.
     """
     padding: Literal["zeros", "border", "reflection"]
-    """What lies outside the image: the background (`zeros`, the default), its border pixels, or its reflection."""
-    background: float | Tensor
+    """What lies outside the image: the fill value (`zeros`, the default), its border pixels, or its reflection."""
+    fill: float | Tensor
     """The value outside the image, a number or a tensor that broadcasts to `(B, C, 1, 1)`; 0 by default."""
     antialias: bool
     """Whether to filter the image where it shrinks, up to eight-fold; False by default."""
@@ -43,7 +44,7 @@ def resample(
     *,
     mode: str = "bilinear",
     padding: str = "zeros",
-    background: float | Tensor = 0.0,
+    fill: float | Tensor = 0.0,
     antialias: bool = False,
 ) -> Tensor:
     """`images` `(B, C, H, W)` at points (x, y) of shape `(B or 1, ..., h, w)`, as `(B, C, ..., h, w)`."""
@@ -51,9 +52,9 @@ def resample(
         raise ValueError(f"unknown mode {mode!r}; the modes are bilinear, nearest, bicubic and sharp_bicubic")
     if padding not in ("zeros", "border", "reflection"):
         raise ValueError(f"unknown padding {padding!r}; the paddings are zeros, border and reflection")
-    filled = isinstance(background, Tensor) or background != 0
+    filled = isinstance(fill, Tensor) or fill != 0
     if filled and padding != "zeros":
-        raise ValueError(f"a background needs padding='zeros': padding={padding!r} leaves nothing outside the image")
+        raise ValueError(f"a fill value needs padding='zeros': padding={padding!r} leaves nothing outside the image")
     grid = torch.stack(torch.broadcast_tensors(torch.where(visible, x, _OUTSIDE), y), -1)  # type: ignore[no-untyped-call]
     shape = grid.shape[1:-1]
     pictures, warps = images.shape[0], grid.shape[0]
@@ -62,7 +63,7 @@ def resample(
     batch = warps if pictures == 1 else pictures
     source = images.to(grid.dtype)
     if filled:
-        source = source - background
+        source = source - fill
     levels = _LEVELS if antialias else 1
     if antialias:
         source = _blurred(source, padding)
@@ -77,10 +78,10 @@ def resample(
         weights = _level_weights(grid, images.shape[-2:])  # (B or 1, levels, ..., h, w)
         sampled = (sampled * weights[:, :, None]).sum(1, keepdim=True)
     result = sampled[:, 0]
-    if isinstance(background, Tensor):
-        background = background.reshape(background.shape + (1,) * (result.ndim - images.ndim))
+    if isinstance(fill, Tensor):
+        fill = fill.reshape(fill.shape + (1,) * (result.ndim - images.ndim))
     if filled:
-        result = result + background
+        result = result + fill
     return result.to(images.dtype)
 
 
@@ -167,6 +168,17 @@ def smooth(images: Tensor, level: int, padding: str = "border") -> Tensor:
     return images
 
 
+def smooth_for(images: Tensor, grid: Tensor) -> Tensor:
+    """Return `images` `(B, C, H, W)` smoothed as far as they are finer than a `grid` `(..., h, w, 2)` over their frame.
+
+    The smoothing is the same everywhere: one that followed the spacing of the grid would not move with the content.
+    """
+    finer = max(images.shape[-2] / grid.shape[-3], images.shape[-1] / grid.shape[-2], 1.0)
+    for level in range(1, 1 + math.floor(math.log2(finer))):
+        images = smooth(images, level)
+    return images
+
+
 def _blurred(images: Tensor, padding: str) -> Tensor:
     """`images` and smoother copies of them, fit for shrinking by 1, 2, 4 and 8: `(B, levels * C, H, W)`."""
     copies = [images]
@@ -197,9 +209,9 @@ def border_mean(images: Tensor) -> Tensor:
     return torch.cat((rows, columns), -1).mean(-1)[..., None, None]
 
 
-def outside(images: Tensor, background: float | None) -> float | Tensor:
+def outside(images: Tensor, fill: float | None) -> float | Tensor:
     """The value of `images` outside their frame: `background`, or each image's border mean if there is none."""
-    return border_mean(images) if background is None else background
+    return border_mean(images) if fill is None else fill
 
 
 def pixel_centres(

@@ -172,9 +172,9 @@ class Warp:
         With the points of `Chart.grid` this is the warped image in the chart, its sheets on the third axis.
         """
         check_images(images)
-        matrix = self._matrix_for_kernel(images, points) if sampling.keys() <= {"background"} else None
+        matrix = self._matrix_for_kernel(images, points) if sampling.keys() <= {"fill"} else None
         if matrix is not None:
-            return _sample_in_one_kernel(images, matrix, points, sampling.get("background", 0.0))
+            return _sample_in_one_kernel(images, matrix, points, sampling.get("fill", 0.0))
         x, y, visible = self._map(*points.to(self._dtype(images))[None].unbind(-1))
         return resample(images, x, y, visible, **sampling)
 
@@ -245,17 +245,17 @@ class Warp:
         return x, y, visible
 
 
-def _sample_in_one_kernel(images: Tensor, matrix: Tensor, points: Tensor, background: float | Tensor) -> Tensor:
+def _sample_in_one_kernel(images: Tensor, matrix: Tensor, points: Tensor, fill: float | Tensor) -> Tensor:
     from equivariant_transformers.geometry.kernels import sampling
 
     batch, channels = images.shape[:2]
-    if not isinstance(background, Tensor):
-        background = images.new_full((batch, channels, 1, 1), background)
+    if not isinstance(fill, Tensor):
+        fill = images.new_full((batch, channels, 1, 1), fill)
     sampled: Tensor = sampling.sample(
         images.contiguous(),
         matrix.expand(batch, 3, 3).contiguous(),
         points.reshape(-1, 2).contiguous(),
-        background.to(images.dtype).expand(batch, channels, 1, 1).reshape(batch, channels).contiguous(),
+        fill.to(images.dtype).expand(batch, channels, 1, 1).reshape(batch, channels).contiguous(),
     )
     return sampled.reshape(batch, channels, *points.shape[:-1])
 

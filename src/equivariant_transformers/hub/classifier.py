@@ -13,8 +13,11 @@ from torch import Tensor, nn
 from typing_extensions import Self
 
 from equivariant_transformers.data.imageset import ImageSet, scale_and_shift
-from equivariant_transformers.nn.layers import Canonicalization, Canonicalized
+from equivariant_transformers.nn.augment import TTA, Augmentation, check_tta, parse_max_theta
+from equivariant_transformers.nn.canonicalization import Canonicalization
+from equivariant_transformers.nn.canonicalizer import Canonicalized
 from equivariant_transformers.training import checkpoint
+from equivariant_transformers.training.aliases import current_fields, current_weights
 from equivariant_transformers.training.config import Config
 from equivariant_transformers.training.job import build_network
 
@@ -34,7 +37,7 @@ class Card:
     mean: tuple[float, ...]
     """Of each channel, on the scale of 0 to 255."""
     std: tuple[float, ...]
-    background: float | None
+    fill: float | None
     """The value of the normalised images outside their frame; None for the mean of each image's border."""
     data: str
     """The name of the data set."""
@@ -55,19 +58,19 @@ class Card:
             classes=images.classes,
             mean=images.mean,
             std=images.std,
-            background=images.black if config.background == "black" else None,
+            fill=images.black if config.fill == "black" else None,
             data=images.name,
             origin=images.origin,
         )
 
-    def build(self) -> nn.Module:
+    def build(self) -> Canonicalized:
         """The network, with random weights."""
         return build_network(
             self.config,
             in_channels=self.in_channels,
             classes=len(self.classes),
             size=self.size,
-            background=self.background,
+            fill=self.fill,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -77,6 +80,7 @@ class Card:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
         """The card with these fields."""
+        fields = current_fields(fields)
         lists = {name: tuple(fields[name]) for name in ("size", "classes", "mean", "std")}
         return cls(**{**fields, **lists, "config": Config.from_dict(fields["config"])})
 
@@ -94,22 +98,33 @@ class Classifier(nn.Module):
     scale: Tensor
     shift: Tensor
 
-    def __init__(self, module: nn.Module, card: Card) -> None:
+    def __init__(self, module: Canonicalized, card: Card) -> None:
         super().__init__()
         self.module = module
         self.card = card
+        self.augmentation = Augmentation(parse_max_theta(card.config.augment))
+        self.tta = card.config.tta
         for name, values in zip(("scale", "shift"), scale_and_shift(card.mean, card.std), strict=True):
             self.register_buffer(name, values.clone(), persistent=False)  # not parts of one tensor
 
     def forward(self, images: Tensor) -> Tensor:
         """Bytes `(B, C, H, W)` to logits `(B, classes)`."""
-        logits: Tensor = self.module(self.normalise(images))
+        network = self.module if self.tta == 1 else TTA(self.module, self.augmentation, self.tta)
+        logits: Tensor = network(self.normalise(images))
         return logits
 
-    def canonicalize(self, images: Tensor) -> Canonicalization | None:
-        """What the layers make of bytes `(B, C, H, W)`; None if the network has none. `to_bytes` undoes the scaling."""
-        if not isinstance(self.module, Canonicalized):
-            return None
+    @property
+    def tta(self) -> int:
+        """Number of transformations per image that the probabilities are averaged over; may be set."""
+        return self._tta
+
+    @tta.setter
+    def tta(self, count: int) -> None:
+        check_tta(count, self.augmentation)
+        self._tta = count
+
+    def canonicalize(self, images: Tensor) -> Canonicalization:
+        """Return the result of the layers for bytes `(B, C, H, W)`; `to_bytes` undoes the scaling of its images."""
         out: Canonicalization = self.module.canonicalizer(self.normalise(images))
         return out
 
@@ -153,7 +168,8 @@ class Classifier(nn.Module):
             card = Card.from_dict(description["card"])
             with torch.random.fork_rng(devices=[]):
                 module = card.build()
-            module.load_state_dict(tensors)
+            names = current_weights(tensors)
+            module.load_state_dict({names[name]: tensor for name, tensor in tensors.items()})
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise checkpoint.CheckpointError(f"{path} is no model of this version of the library: {reason}") from error

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.hub.classifier import Classifier
-from equivariant_transformers.nn.layers import Canonicalization
+from equivariant_transformers.nn.canonicalization import Canonicalization
 
 OPSET = 18
 """The version of the ONNX operators."""

@@ -9,13 +9,12 @@ torch.Size([2, 10])
 
 from equivariant_transformers.models.affnist import AffNISTCNN
 from equivariant_transformers.models.capsule import CapsuleDecoder, CapsuleNetwork, margin_loss, reconstruction_loss
-from equivariant_transformers.models.paper import NETWORKS, PAPER_RANGES, build, paper_chart
+from equivariant_transformers.models.paper import NETWORKS, build
 from equivariant_transformers.models.resnet import ResNet, resnet10, resnet18, resnet34
 from equivariant_transformers.models.z2cnn import Z2CNN
 
 __all__ = [
     "NETWORKS",
-    "PAPER_RANGES",
     "Z2CNN",
     "AffNISTCNN",
     "CapsuleDecoder",
@@ -23,7 +22,6 @@ __all__ = [
     "ResNet",
     "build",
     "margin_loss",
-    "paper_chart",
     "reconstruction_loss",
     "resnet10",
     "resnet18",

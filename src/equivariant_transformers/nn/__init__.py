@@ -1,19 +1,22 @@
-"""Modules with weights: pose predictors, layers, and stacks of them around any network."""
+"""Modules with weights: pose predictors, layers, stacks of them around any network, and augmentation."""
 
-from equivariant_transformers.nn.layers import (
-    Canonicalization,
-    Canonicalized,
-    Canonicalizer,
-    EquivariantTransformer,
-    SpatialTransformer,
-)
-from equivariant_transformers.nn.predictors import PREDICTORS
+from equivariant_transformers.nn.augment import TTA, Augmentation, Augmented
+from equivariant_transformers.nn.canonicalization import Canonicalization, Step
+from equivariant_transformers.nn.canonicalizer import Canonicalized, Canonicalizer
+from equivariant_transformers.nn.layers import ChartSampler, EquivariantTransformer, SpatialTransformer
+from equivariant_transformers.nn.predictors import PREDICTORS, Prediction
 
 __all__ = [
     "PREDICTORS",
+    "TTA",
+    "Augmentation",
+    "Augmented",
     "Canonicalization",
     "Canonicalized",
     "Canonicalizer",
+    "ChartSampler",
     "EquivariantTransformer",
+    "Prediction",
     "SpatialTransformer",
+    "Step",
 ]

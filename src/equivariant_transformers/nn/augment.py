@@ -1,10 +1,12 @@
-"""Transformations of images that a network sees them under: random ones in training, fixed ones in evaluation."""
+"""Random transformations of images in training, and fixed ones that are averaged over in evaluation.
+
+Both pass a starting warp to a network that takes one, as `Canonicalized` does: the image is still sampled once.
+"""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 import torch
@@ -12,98 +14,145 @@ from torch import Tensor, nn
 
 from equivariant_transformers.geometry.groups import Group
 from equivariant_transformers.geometry.groups import group as find_group
+from equivariant_transformers.geometry.motion import group_warp
 from equivariant_transformers.geometry.resampling import check_images
 from equivariant_transformers.geometry.warp import Warp
 
-Reach: TypeAlias = Mapping[str, float] | Mapping[Group, float] | Mapping[str | Group, float]
-"""How far each group, or the group of each name, moves an image."""
+MaxTheta: TypeAlias = Mapping[str, float] | Mapping[Group, float] | Mapping[str | Group, float]
+"""Largest parameter of each group, or of the group of each name."""
 
 
-class RandomViews(nn.Module):
-    """Moves images at random while a network trains, and leaves them as they are otherwise.
-
-    It makes warps and samples nothing: what is behind looks at the images through them, see `Canonicalizer` and
-    `Viewed`.
+class Augmentation:
+    """Transformations of images by several groups, random or evenly spread.
 
     Args:
-        reach: by group how far it moves an image: its theta is uniform between minus and plus this.
+        max_theta: largest parameter of each group. Random parameters are uniform between minus and plus this value.
 
-    >>> views = RandomViews({"rotation": 3.14, "dilation": 0.2})
-    >>> views.draw(torch.rand(2, 1, 16, 16)).matrix.shape
+    >>> augmentation = Augmentation({"rotation": 3.14, "dilation": 0.2})
+    >>> augmentation.random(torch.rand(2, 1, 16, 16)).matrix.shape
     torch.Size([2, 3, 3])
     """
 
-    def __init__(self, reach: Reach) -> None:
-        super().__init__()
-        self.reach = {find_group(group): far for group, far in reach.items()}
-        for group, far in self.reach.items():
-            if not 0 < far < float("inf"):
-                raise ValueError(f"the reach of {group.name!r} is a positive number, got {far}")
+    def __init__(self, max_theta: MaxTheta) -> None:
+        self.max_theta = {find_group(group): limit for group, limit in max_theta.items()}
+        for group, limit in self.max_theta.items():
+            if not 0 < limit < math.inf:
+                raise ValueError(f"max_theta of {group.name!r} must be a positive finite number, got {limit}")
 
-    def draw(self, images: Tensor) -> Warp:
-        """A random warp for each of `images` `(B, ...)`; none where the module is not training."""
+    def random(self, images: Tensor) -> Warp:
+        """Return a random warp for each of `images` `(B, ...)`."""
         warp = Warp.identity()
-        if self.training:
-            for group, far in self.reach.items():
-                theta = far * (2 * torch.rand(images.shape[0], device=images.device) - 1)
-                warp = warp.compose(motion(group, theta))
+        for group, limit in self.max_theta.items():
+            theta = limit * (2 * torch.rand(images.shape[0], device=images.device) - 1)
+            warp = warp.compose(group_warp(group, theta))
         return warp
 
     def spread(self, images: Tensor, count: int) -> Warp:
-        """`count` warps for `images` `(B, ...)`, as one for `count * B` images: the first B get none, the next B one.
+        """Return `count` warps for `images` `(B, ...)`, as one warp for `count * B` images.
 
-        They go half as far as random ones, and lie as far apart as they can.
+        The first B are the identity, and each further B are the same warp for all images. They use half of
+        `max_theta` and lie as far apart as possible.
         """
         warp = Warp.identity()
-        for (group, far), places in zip(self.reach.items(), _spread(len(self.reach), count), strict=True):
-            theta = torch.cat([torch.full(images.shape[:1], far * place, device=images.device) for place in places])
-            warp = warp.compose(motion(group, theta))
+        for (group, limit), places in zip(self.max_theta.items(), _spread(len(self.max_theta), count), strict=True):
+            theta = torch.cat([torch.full(images.shape[:1], limit * place, device=images.device) for place in places])
+            warp = warp.compose(group_warp(group, theta))
         return warp
 
 
-class Looking(nn.Module, ABC):
-    """A network that can answer by the mean over several fixed views of an image."""
+class Augmented(nn.Module):
+    """Show a network randomly transformed images in training, and images as they are in evaluation.
 
-    _looks: int
+    The network's own weights are in `network`: save `augmented.network.state_dict()`, which does not depend on
+    augmentation.
 
-    @property
-    def looks(self) -> int:
-        """Over how many views of an image the answers are averaged in evaluation; may be set."""
-        return self._looks
+    Args:
+        network: takes images `(B, C, H, W)` and a starting `Warp`, as `Canonicalized` and `Canonicalizer` do.
+        augmentation: the transformations, or `max_theta` of each group.
 
-    @looks.setter
-    def looks(self, count: int) -> None:
-        if count < 1:
-            raise ValueError(f"looks must be at least 1, got {count}")
-        if count > 1 and not self.random_views().reach:
-            raise ValueError("looks go half as far as the random views of training, and this network had none")
-        self._looks = count
+    >>> import equivariant_transformers as et
+    >>> model = Augmented(et.Canonicalizer(["x_shear"]), {"rotation": 0.3})
+    >>> model(torch.rand(2, 1, 32, 32)).pose.shape
+    torch.Size([2, 1])
+    """
+
+    def __init__(self, network: nn.Module, augmentation: Augmentation | MaxTheta) -> None:
+        super().__init__()
+        self.network = network
+        self.augmentation = _augmentation(augmentation)
+
+    def forward(self, images: Tensor) -> object:
+        """Return the network's output for images `(B, C, H, W)`."""
+        return self.network(images, self.augmentation.random(images)) if self.training else self.network(images)
+
+
+class TTA(nn.Module):
+    """Average the probabilities of a classifier over fixed transformations of each image (test-time augmentation).
+
+    The first transformation is the identity; the others use half of the augmentation's `max_theta`.
+
+    Args:
+        network: a classifier that takes images `(B, C, H, W)` and a starting `Warp`, as `Canonicalized` does.
+        augmentation: the transformations, or `max_theta` of each group.
+        count: number of transformations per image.
+
+    >>> import equivariant_transformers as et
+    >>> backbone = nn.Sequential(nn.Conv2d(1, 10, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten())
+    >>> model = TTA(et.Canonicalized(backbone, et.Canonicalizer(["x_shear"])), {"rotation": 0.3}, count=4)
+    >>> model(torch.rand(2, 1, 32, 32)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(self, network: nn.Module, augmentation: Augmentation | MaxTheta, count: int) -> None:
+        super().__init__()
+        self.network = network
+        self.augmentation = _augmentation(augmentation)
+        self.count = count
+        check_tta(count, self.augmentation)
 
     def forward(self, images: Tensor) -> Tensor:
-        """The network's output; of several looks, the logarithms of mean probabilities."""
+        """Return logarithms `(B, classes)` of the mean probabilities of images `(B, C, H, W)`."""
         check_images(images)
-        if self.training or self.looks == 1:
-            return self.answer(images)
-        views = self.random_views().spread(images, self.looks)
-        answers = self.answer(images.repeat(self.looks, 1, 1, 1), views).log_softmax(1)
-        return answers.reshape(self.looks, *images.shape[:1], *answers.shape[1:]).logsumexp(0) - math.log(self.looks)
-
-    @abstractmethod
-    def random_views(self) -> RandomViews:
-        """Those of training."""
-
-    @abstractmethod
-    def answer(self, images: Tensor, start: Warp | None = None) -> Tensor:
-        """The output for images seen through `start`: a random view in training and nothing otherwise, if None."""
+        starts = self.augmentation.spread(images, self.count)
+        logits = self.network(images.repeat(self.count, 1, 1, 1), starts)
+        if not isinstance(logits, Tensor) or logits.ndim != 2:
+            found = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+            raise TypeError(f"test-time augmentation needs a classifier with logits (B, classes), got {found}")
+        shares = logits.log_softmax(1)
+        return shares.reshape(self.count, *images.shape[:1], *shares.shape[1:]).logsumexp(0) - math.log(self.count)
 
 
-def motion(group: Group, theta: Tensor) -> Warp:
-    """The warp of the group's transformations by theta `(B,)`."""
-    return Warp.flow(group.transform, theta) if group.generator is None else Warp((group.matrix(theta),))
+def check_tta(count: int, augmentation: Augmentation) -> None:
+    """Raise an error if a network with this `augmentation` cannot average over `count` transformations."""
+    if count < 1:
+        raise ValueError(f"tta must be at least 1, got {count}")
+    if count > 1 and not augmentation.max_theta:
+        raise ValueError(f"tta > 1 needs a network trained with augmentation; this one has none, and tta is {count}")
+
+
+def parse_max_theta(items: Iterable[str]) -> dict[str, float]:
+    """Return `max_theta` from items like `rotation=3.14`.
+
+    >>> parse_max_theta(("rotation=3.14", "dilation=0.2"))
+    {'rotation': 3.14, 'dilation': 0.2}
+    """
+    max_theta = {}
+    for item in items:
+        name, _, limit = item.partition("=")
+        find_group(name)
+        try:
+            max_theta[name] = float(limit)
+        except ValueError:
+            raise ValueError(f"augment takes a group and its max_theta, as in rotation=3.14; got {item!r}") from None
+    return max_theta
+
+
+def _augmentation(augmentation: Augmentation | MaxTheta) -> Augmentation:
+    return augmentation if isinstance(augmentation, Augmentation) else Augmentation(augmentation)
 
 
 def _spread(dimensions: int, count: int) -> list[list[float]]:
-    """For each of the dimensions `count` places in [-1/2, 1/2), of points that fill the cube evenly, from its middle.
+    """Return for each dimension `count` places in [-1/2, 1/2) of points that fill the cube evenly, from its middle.
 
     Each step adds, modulo 1, the powers of 1/x for the x with x ** (dimensions + 1) = x + 1.
     """
@@ -111,20 +160,3 @@ def _spread(dimensions: int, count: int) -> list[list[float]]:
     for _ in range(60):
         x = (1 + x) ** (1 / (dimensions + 1))
     return [[(0.5 + k * x**-axis) % 1 - 0.5 for k in range(count)] for axis in range(1, dimensions + 1)]
-
-
-def parse_reach(items: tuple[str, ...]) -> dict[str, float]:
-    """What items like `rotation=3.14` say.
-
-    >>> parse_reach(("rotation=3.14", "dilation=0.2"))
-    {'rotation': 3.14, 'dilation': 0.2}
-    """
-    reach = {}
-    for item in items:
-        name, _, far = item.partition("=")
-        find_group(name)
-        try:
-            reach[name] = float(far)
-        except ValueError:
-            raise ValueError(f"a view is a group and how far it goes, as in rotation=3.14, got {item!r}") from None
-    return reach

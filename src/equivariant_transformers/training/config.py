@@ -8,6 +8,8 @@ from typing import Any, Literal, get_args
 
 from typing_extensions import Self
 
+from equivariant_transformers.training.aliases import current_fields
+
 Precision = Literal["float32", "bfloat16"]
 Background = Literal["border", "black"]
 Keep = Literal["best", "last"]
@@ -36,20 +38,20 @@ class Config:
     """Charts of the transformer layers, first one first."""
     predictor: str = "consistent"
     """How the layers read a pose: consistent, softmax, or direct (a Spatial Transformer)."""
-    passes: int = 1
+    iterations: int = 1
     """How often the layers are run, with the same weights, on their own result."""
     chart: str | None = None
     """Coordinates in which the classifier looks at the image; None for the image itself."""
-    background: Background = "border"
+    fill: Background = "border"
     """What lies outside an image: the mean of its border, or black."""
     dropout: float = 0.3
     """The share of features that training leaves out."""
-    jitter: float = 0.0
+    pose_noise: float = 0.0
     """Noise on the poses in training, as a share of the range of each chart; without views 0.015 helped."""
-    views: tuple[str, ...] = ()
+    augment: tuple[str, ...] = ()
     """Groups that move the training images at random, and how far: rotation=3.14,dilation=0.2."""
 
-    looks: int = 1
+    tta: int = 1
     """In evaluation, over how many views of an image, half as far as those of training, the answers are averaged."""
 
     epochs: int = 300
@@ -58,11 +60,11 @@ class Config:
     """Images a step, over all processes."""
     learning_rate: float = 2e-3
     """In the first epoch, of Adam with AMSGrad."""
-    decay: float = 0.99
+    lr_decay: float = 0.99
     """What the learning rate is multiplied by after each epoch."""
     weight_decay: float = 0.0
     """How strongly weights are drawn to zero, as an L2 penalty."""
-    averaging: float = 0.0
+    ema_decay: float = 0.0
     """Evaluate a running average of the weights that keeps this share of itself at each step; 0 for the weights."""
     keep: Keep = "best"
     """Which epoch's weights are kept and tested: the best on validation data, or the last."""
@@ -77,19 +79,19 @@ class Config:
     """Compile the network: a minute at the start, faster steps afterwards."""
 
     def __post_init__(self) -> None:
-        for name in ("copies", "passes", "looks", "epochs", "batch_size"):
+        for name in ("copies", "iterations", "tta", "epochs", "batch_size"):
             self._check(name, getattr(self, name) >= 1, "at least 1")
         for name in ("seed", "data_seed"):  # with which the seeds made of them fit into 64 bits
             self._check(name, abs(getattr(self, name)) <= 2**40, "from -2**40 to 2**40")
         self._check("examples", self.examples is None or self.examples >= 1, "at least 1")
-        self._check("looks", self.looks == 1 or bool(self.views), "1 without views")
+        self._check("tta", self.tta == 1 or bool(self.augment), "1 without views")
         self._check("dropout", 0 <= self.dropout < 1, "in [0, 1)")
-        self._check("jitter", 0 <= self.jitter < 1, "in [0, 1)")
+        self._check("pose_noise", 0 <= self.pose_noise < 1, "in [0, 1)")
         self._check("learning_rate", 0 < self.learning_rate < float("inf"), "positive")
-        self._check("decay", 0 < self.decay <= 1, "in (0, 1]")
-        self._check("averaging", 0 <= self.averaging < 1, "in [0, 1)")
+        self._check("lr_decay", 0 < self.lr_decay <= 1, "in (0, 1]")
+        self._check("ema_decay", 0 <= self.ema_decay < 1, "in [0, 1)")
         self._check("weight_decay", self.weight_decay >= 0, "at least 0")
-        self._check("background", self.background in get_args(Background), " or ".join(get_args(Background)))
+        self._check("fill", self.fill in get_args(Background), " or ".join(get_args(Background)))
         self._check("keep", self.keep in get_args(Keep), " or ".join(get_args(Keep)))
         self._check("precision", self.precision in get_args(Precision), " or ".join(get_args(Precision)))
 
@@ -103,14 +105,15 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields, as JSON and YAML have them."""
-        return {**dataclasses.asdict(self), "layers": list(self.layers), "views": list(self.views)}
+        return {**dataclasses.asdict(self), "layers": list(self.layers), "augment": list(self.augment)}
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
         """The config with these `fields`; the others keep their defaults."""
+        fields = current_fields(fields)
         known = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(set(fields) - known)
         if unknown:
             raise ValueError(f"unknown fields {unknown}; a config has {sorted(known)}")
-        lists = {name: tuple(fields.get(name, ())) for name in ("layers", "views")}
+        lists = {name: tuple(fields.get(name, ())) for name in ("layers", "augment")}
         return cls(**{**fields, **lists})

@@ -16,7 +16,8 @@ from equivariant_transformers import data, models
 from equivariant_transformers.data import ImageSet, Loader, Splits
 from equivariant_transformers.data.cache import sha256
 from equivariant_transformers.geometry.groups import lookup
-from equivariant_transformers.nn.augment import parse_reach
+from equivariant_transformers.nn.augment import Augmentation, parse_max_theta
+from equivariant_transformers.nn.canonicalizer import Canonicalized
 from equivariant_transformers.training import Config, Job, distributed
 
 _EVALUATION_BATCH = {"cuda": 1000, "cpu": 250}
@@ -68,7 +69,7 @@ def load_data(config: Config, device: torch.device, *, accept_other_files: bool 
     return Splits(*(part.to(device) for part in load(**chosen, **options)))
 
 
-def make_module(config: Config, images: ImageSet) -> nn.Module:
+def make_module(config: Config, images: ImageSet) -> Canonicalized:
     """Return the config's network, made for `images`, with the random weights of its seed."""
     torch.manual_seed(config.seed)
     _, channels, height, width = images.images.shape
@@ -77,18 +78,18 @@ def make_module(config: Config, images: ImageSet) -> nn.Module:
         in_channels=channels,
         classes=len(images.classes),
         size=(height, width),
-        background=images.black if config.background == "black" else None,
+        fill=images.black if config.fill == "black" else None,
     )
 
 
 def build_network(
-    config: Config, *, in_channels: int, classes: int, size: tuple[int, int], background: float | None
-) -> nn.Module:
+    config: Config, *, in_channels: int, classes: int, size: tuple[int, int], fill: float | None
+) -> Canonicalized:
     """Return the config's network for images of a given kind, with random weights."""
     return models.build(
         config.network,
         layers=config.layers,
-        passes=config.passes,
+        iterations=config.iterations,
         chart=config.chart,
         predictor=config.predictor,
         in_channels=in_channels,
@@ -96,10 +97,8 @@ def build_network(
         size=size,
         strides=(2, 1) if min(size) > 32 else (1, 1),  # as in the paper, for MNIST and for SVHN
         dropout=config.dropout,
-        background=background,
-        jitter=config.jitter,
-        views=parse_reach(config.views),
-        looks=config.looks,
+        fill=fill,
+        pose_noise=config.pose_noise,
     )
 
 
@@ -113,7 +112,7 @@ def make_job(config: Config, splits: Splits, *, directory: Path | None = None, n
     """A job for the trainer; this process's share of it, if there are several."""
     device = splits.train.images.device
     processes = distributed.world_size()
-    evaluated = max(processes, _EVALUATION_BATCH[device.type] // config.looks)  # each look is a copy of the batch
+    evaluated = max(processes, _EVALUATION_BATCH[device.type] // config.tta)  # each look is a copy of the batch
     evaluated -= evaluated % processes
     return Job(
         config=config,
@@ -123,6 +122,7 @@ def make_job(config: Config, splits: Splits, *, directory: Path | None = None, n
         test=_loader(splits.test, evaluated),
         directory=directory,
         name=name,
+        augmentation=Augmentation(parse_max_theta(config.augment)),
         loss=models.margin_loss if config.network == "capsule" else F.cross_entropy,
         labels=hash_labels(splits),
     )

@@ -16,7 +16,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from equivariant_transformers.nn.augment import TTA, Augmentation
 from equivariant_transformers.training import checkpoint, distributed, memory
+from equivariant_transformers.training.aliases import current_fields, current_state
 from equivariant_transformers.training.config import Config
 from equivariant_transformers.training.diagnosis import diagnose
 from equivariant_transformers.training.run import Batches, Evaluation, Loss, Run
@@ -46,6 +48,8 @@ class Job:
     directory: Path | None = None
     """Where checkpoints go; None to keep none."""
     name: str = "run"
+    augmentation: Augmentation = field(default_factory=lambda: Augmentation({}))
+    """Random transformations of the training images, for networks that take a starting warp."""
     loss: Loss = F.cross_entropy
     labels: str = ""
     """A hash of the labels of all images: a run goes on with those that it began with, or not at all."""
@@ -157,7 +161,8 @@ def is_finished(path: Path, job: Job) -> bool:
     except checkpoint.CheckpointError:
         return False
     ended = description["epoch"] == job.config.epochs and description["failure"] is None
-    return ended and description.get("labels") == job.labels and _fits(tensors, job.module)
+    fits = _fits(tensors, job.module) or _fits(current_state(tensors), job.module)
+    return ended and description.get("labels") == job.labels and fits
 
 
 class _Running:
@@ -169,8 +174,8 @@ class _Running:
         self.step = 0
         self.steps = len(job.train)
         self.result = Result(config=job.config)
-        self.run = Run(job.module, job.train, job.config, job.loss)
-        self.evaluation = Evaluation(self.run.averaged, job.validation, job.config, capture=True)
+        self.run = Run(job.module, job.train, job.config, job.augmentation, job.loss)
+        self.evaluation = self._evaluation(self.run.averaged, job.validation, capture=True)
         self.kept = _copy(job.module.state_dict())
         self.started = time.monotonic()
 
@@ -216,9 +221,14 @@ class _Running:
         """Load the weights that were kept and test them."""
         if self.result.best_epoch is not None:
             self.job.module.load_state_dict(self.kept)
-            evaluation = Evaluation(self.job.module, self.job.test, self.job.config, capture=False)
+            evaluation = self._evaluation(self.job.module, self.job.test, capture=False)
             self.result.test_error = evaluation.error()
         return self.result
+
+    def _evaluation(self, module: nn.Module, loader: Batches, *, capture: bool) -> Evaluation:
+        config = self.job.config
+        tested = module if config.tta == 1 else TTA(module, self.job.augmentation, config.tta)
+        return Evaluation(tested, loader, config, capture=capture)
 
     def progress(self) -> Progress:
         return Progress(
@@ -252,7 +262,9 @@ class _Running:
             tensors, description = checkpoint.read(path)
         except checkpoint.CheckpointError as error:
             raise checkpoint.CheckpointError(f"{error}. Remove this file, and the run begins anew") from error
-        _check_same(path, description["config"], self.job.config.to_dict())
+        if not _fits(tensors, self.job.module):
+            tensors = current_state(tensors)
+        _check_same(path, current_fields(description["config"]), self.job.config.to_dict())
         if description.get("labels", self.job.labels) != self.job.labels:
             raise checkpoint.CheckpointError(
                 f"{path} belongs to a run on other images than there are now. Choose another directory, or begin anew"
@@ -287,7 +299,7 @@ def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:
 def _check_same(path: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
     free = {"epochs", "device"}  # a run may go on for longer, or elsewhere,
     if here["keep"] == "last":  # and be tested otherwise, where no epoch is chosen by its error
-        free |= {"keep", "looks"}
+        free |= {"keep", "tta"}
     there = Config().to_dict() | there  # where a field is newer than the checkpoint, the run had its default
     different = [name for name in there if name not in free and there[name] != here.get(name)]
     if different:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from equivariant_transformers.nn.augment import Augmentation, Augmented
 from equivariant_transformers.training import distributed
 from equivariant_transformers.training.config import Config
 from equivariant_transformers.training.cuda_graph import Replay
@@ -87,7 +88,14 @@ class Run:
     finds its own place in the epoch, so that nothing waits for the host.
     """
 
-    def __init__(self, module: nn.Module, loader: Batches, config: Config, loss: Loss = F.cross_entropy) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        loader: Batches,
+        config: Config,
+        augmentation: Augmentation | None = None,
+        loss: Loss = F.cross_entropy,
+    ) -> None:
         self.module = module
         self.loader = loader
         self.config = config
@@ -95,6 +103,8 @@ class Run:
         self.order = loader.epoch(0)
         self.device = self.order.device
         self.network = distributed.replicate(module, self.device)
+        if augmentation is not None and augmentation.max_theta:
+            self.network = Augmented(self.network, augmentation)
         self.position = torch.zeros((), dtype=torch.long, device=self.device)
         self.total_loss = torch.zeros((), dtype=torch.float64, device=self.device)
         self.learning_rate = torch.tensor(config.learning_rate, device=self.device)
@@ -107,7 +117,7 @@ class Run:
             fused=True,
             capturable=on_gpu,
         )
-        self.averaged = copy.deepcopy(module) if config.averaging else module
+        self.averaged = copy.deepcopy(module) if config.ema_decay else module
         """The network to evaluate."""
         self._start = copy.deepcopy(module.state_dict())
         self.module.train()
@@ -123,7 +133,7 @@ class Run:
         self.position.fill_(step)
         if step == 0:
             self.total_loss.zero_()
-        rate = self.config.learning_rate * self.config.decay**epoch
+        rate = self.config.learning_rate * self.config.lr_decay**epoch
         self.learning_rate.fill_(rate)
         if self.device.type == "cpu":
             self.optimizer.param_groups[0]["lr"] = rate
@@ -177,7 +187,7 @@ class Run:
         loss = self.criterion(_forward(self.network, images, self.config).float(), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
-        if self.config.averaging:
+        if self.config.ema_decay:
             self._average()
         self.total_loss += loss.detach()
         self.position += 1
@@ -186,7 +196,7 @@ class Run:
     def _average(self) -> None:
         """Move the averages towards the weights, faster in the first steps."""
         steps = next(iter(self.optimizer.state.values()))["step"]
-        share = torch.clamp(9 / (steps + 9), min=1 - self.config.averaging)
+        share = torch.clamp(9 / (steps + 9), min=1 - self.config.ema_decay)
         averages, values = _floats(self.averaged), _floats(self.module)
         torch._foreach_add_(averages, torch._foreach_mul(torch._foreach_sub(values, averages), share))
 

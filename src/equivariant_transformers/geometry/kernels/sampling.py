@@ -45,7 +45,7 @@ def _forward(
     images,
     matrices,
     points,
-    background,
+    fill,
     result,
     count,
     channels: tl.constexpr,
@@ -65,7 +65,7 @@ def _forward(
     for channel in range(channels):
         which = batch * channels + channel
         image = images + which * height * width
-        outside = tl.load(background + which)
+        outside = tl.load(fill + which)
         a = _tap(image, i, j, outside, inside, height, width)
         b = _tap(image, i, j + 1, outside, inside, height, width)
         c = _tap(image, i + 1, j, outside, inside, height, width)
@@ -79,7 +79,7 @@ def _backward(
     images,
     matrices,
     points,
-    background,
+    fill,
     gradient,
     sums,
     count,
@@ -102,7 +102,7 @@ def _backward(
     for channel in range(channels):
         which = batch * channels + channel
         image = images + which * height * width
-        outside = tl.load(background + which)
+        outside = tl.load(fill + which)
         a = _tap(image, i, j, outside, inside, height, width)
         b = _tap(image, i, j + 1, outside, inside, height, width)
         c = _tap(image, i + 1, j, outside, inside, height, width)
@@ -127,7 +127,7 @@ def _backward(
 
 
 @torch.library.custom_op("equivariant_transformers::sample", mutates_args=())
-def sample(images: Tensor, matrices: Tensor, points: Tensor, background: Tensor) -> Tensor:
+def sample(images: Tensor, matrices: Tensor, points: Tensor, fill: Tensor) -> Tensor:
     """`images` `(B, C, H, W)` at `points` `(P, 2)` moved by `matrices` `(B, 3, 3)`, bilinearly, as `(B, C, P)`.
 
     All float32 and contiguous; `background` `(B, C)` is the value outside the images and beyond the horizon.
@@ -137,31 +137,29 @@ def sample(images: Tensor, matrices: Tensor, points: Tensor, background: Tensor)
     result = images.new_empty(batch, channels, count)
     programs = (batch, triton.cdiv(count, _BLOCK))
     with torch.cuda.device_of(images):
-        _forward[programs](images, matrices, points, background, result, count, channels, height, width, _BLOCK)
+        _forward[programs](images, matrices, points, fill, result, count, channels, height, width, _BLOCK)
     return result
 
 
 @sample.register_fake
-def _(images: Tensor, matrices: Tensor, points: Tensor, background: Tensor) -> Tensor:
+def _(images: Tensor, matrices: Tensor, points: Tensor, fill: Tensor) -> Tensor:
     return images.new_empty(images.shape[0], images.shape[1], points.shape[0])
 
 
 @torch.library.custom_op("equivariant_transformers::sample_backward", mutates_args=())
-def sample_backward(images: Tensor, matrices: Tensor, points: Tensor, background: Tensor, gradient: Tensor) -> Tensor:
+def sample_backward(images: Tensor, matrices: Tensor, points: Tensor, fill: Tensor, gradient: Tensor) -> Tensor:
     """The gradient of the `matrices` of `sample`, to be added up `(B, 9, programs)`."""
     batch, channels, height, width = images.shape
     count = points.shape[0]
     programs = (batch, triton.cdiv(count, _BLOCK))
     sums = images.new_empty(batch, 9, programs[1])
     with torch.cuda.device_of(images):
-        _backward[programs](
-            images, matrices, points, background, gradient, sums, count, channels, height, width, _BLOCK
-        )
+        _backward[programs](images, matrices, points, fill, gradient, sums, count, channels, height, width, _BLOCK)
     return sums
 
 
 @sample_backward.register_fake
-def _(images: Tensor, matrices: Tensor, points: Tensor, background: Tensor, gradient: Tensor) -> Tensor:
+def _(images: Tensor, matrices: Tensor, points: Tensor, fill: Tensor, gradient: Tensor) -> Tensor:
     return images.new_empty(images.shape[0], 9, triton.cdiv(points.shape[0], _BLOCK))
 
 

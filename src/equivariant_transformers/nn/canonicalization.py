@@ -1,0 +1,121 @@
+"""Results of a layer or a stack: one step per layer, from which everything else is derived."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+from equivariant_transformers.geometry.resampling import smooth_for
+from equivariant_transformers.geometry.warp import FlowStep, Warp
+
+if TYPE_CHECKING:
+    from equivariant_transformers.nn.layers import Layer
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Contribution of one layer to a canonicalization."""
+
+    layer: Layer
+    pose: Tensor
+    """`(B, k)`, one column per group of the layer."""
+    confidence: Tensor
+    """`(B, k)`, from 0 to 1."""
+    heatmaps: tuple[Tensor, ...]
+    """`(B, samples)` for each of the k parameters, along the pose axis of the chart; none in a `SpatialTransformer`."""
+    warp: Warp
+    """Map from the frame after this layer to the input's frame."""
+
+
+@dataclass(frozen=True, eq=False)
+class Canonicalization:
+    """Canonical images of a batch, with the pose that each layer removed."""
+
+    images: Tensor
+    """Input images `(B, C, H, W)`."""
+    steps: tuple[Step, ...]
+    """One entry per layer, and per iteration, in the order in which they ran."""
+    fill: float | Tensor
+    """Value outside the input, a number or `(B, C, 1, 1)`."""
+    start: Warp = dataclasses.field(default_factory=Warp)
+    """Warp through which the first layer saw the input: augmentation in training, otherwise the identity."""
+
+    @property
+    def warp(self) -> Warp:
+        """Map from the canonical frame to the input's: `warp.points` and `warp.restore` take predictions back."""
+        return self.steps[-1].warp if self.steps else self.start
+
+    @property
+    def pose(self) -> Tensor:
+        """Poses `(B, k)` of all steps, one column per parameter."""
+        return self._columns([step.pose for step in self.steps])
+
+    @property
+    def confidence(self) -> Tensor:
+        """Confidence `(B, k)` of each parameter, from 0 to 1."""
+        return self._columns([step.confidence for step in self.steps])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Group of each of the `k` parameters."""
+        return tuple(group.name for step in self.steps for group in step.layer.chart.groups)
+
+    @property
+    def heatmaps(self) -> tuple[Tensor, ...]:
+        """Heat maps `(B, samples)` of each parameter of the equivariant layers."""
+        return tuple(heatmap for step in self.steps for heatmap in step.heatmaps)
+
+    @property
+    def image(self) -> Tensor:
+        """Canonical images `(B, C, H, W)`, sampled once from the input at each access."""
+        return self.warp.image(self.images, fill=self.fill) if self.warp.steps else self.images
+
+    @property
+    def valid(self) -> Tensor:
+        """Mask `(B, 1, H, W)` of the canonical pixels that come from inside the input."""
+        size = (self.images.shape[-2], self.images.shape[-1])
+        return self.warp.valid(size, self.images.device).expand(self.images.shape[0], -1, -1, -1)
+
+    def on(self, grid: Tensor) -> Tensor:
+        """Return the canonical images at the points of `grid` `(..., h, w, 2)`, sampled once from the input."""
+        return sample_on(self.images, self.warp, grid, self.fill)
+
+    def after(self, steps: int) -> Canonicalization:
+        """Return the result of the first `steps` steps alone.
+
+        >>> import equivariant_transformers as et
+        >>> out = et.Canonicalizer(["x_shear", "rotation"])(torch.rand(2, 1, 32, 32))
+        >>> torch.equal(out.after(0).image, out.images), torch.equal(out.after(2).image, out.image)
+        (True, True)
+        """
+        return dataclasses.replace(self, steps=self.steps[:steps])
+
+    def _columns(self, parts: list[Tensor]) -> Tensor:
+        return torch.cat(parts, -1) if parts else self.images.new_zeros(self.images.shape[0], 0)
+
+
+def sample_on(images: Tensor, warp: Warp, grid: Tensor, fill: float | Tensor) -> Tensor:
+    """Return `images` through `warp` at `grid` `(..., h, w, 2)`, smoothed first where they are finer than the grid."""
+    return warp.sample(smooth_for(images, grid), grid, fill=fill)
+
+
+# torch.export needs these to return or pass a canonicalization.
+_pytree.register_pytree_node(
+    FlowStep,
+    lambda step: ([step.theta], step.flow),
+    lambda leaves, flow: FlowStep(flow, *leaves),
+    serialized_type_name="equivariant_transformers.FlowStep",
+)
+_pytree.register_pytree_node(
+    Step,
+    lambda step: ([step.pose, step.confidence, step.heatmaps, step.warp], step.layer),
+    lambda leaves, layer: Step(layer, *leaves),
+    serialized_type_name="equivariant_transformers.Step",
+)
+for _type in (Warp, Canonicalization):
+    torch.export.register_dataclass(_type)

@@ -1,0 +1,134 @@
+"""Stacks of layers, and any network behind such a stack.
+
+A stack carries one lazy warp: each layer samples the input once through the warp so far, straight onto its chart, and
+appends its own inverse transformation. The input is sampled once more for the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch  # noqa: F401 (for the examples)
+from torch import Tensor, nn
+
+from equivariant_transformers.geometry.atlas import chart as find_chart
+from equivariant_transformers.geometry.charts import Chart
+from equivariant_transformers.geometry.resampling import outside
+from equivariant_transformers.geometry.warp import Warp
+from equivariant_transformers.nn.canonicalization import Canonicalization
+from equivariant_transformers.nn.layers import (
+    ChartGrid,
+    EquivariantTransformer,
+    Layer,
+    SpatialTransformer,
+    check_input,
+    make_layer,
+    run_layers,
+)
+
+
+class Canonicalizer(nn.Module):
+    """Stack of layers that resamples the image once. An empty stack is the identity.
+
+    Args:
+        layers: names or charts, or layers of either kind.
+        in_channels: channels of the images.
+        predictor: predictor of the layers that are given by name or chart, see `make_layer`.
+        channels: features of their predictors.
+        fill: value of the images outside their frame; None takes the mean of each image's border.
+        iterations: number of times the stack is run, with the same weights, on its own result.
+        min_confidence: shrink a pose in proportion to its confidence below this value; None leaves poses as they are.
+        pose_noise: standard deviation of the noise that training adds to the poses, as a share of the range of each
+            chart. Well aligned images are few images; the network behind learns more from them with some noise.
+
+    >>> canonicalizer = Canonicalizer(["x_shear", "hyperbolic_rotation"], in_channels=1)
+    >>> canonicalizer(torch.rand(2, 1, 32, 32)).names
+    ('x_shear', 'hyperbolic_rotation')
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[str | Chart | Layer],
+        in_channels: int = 1,
+        *,
+        predictor: str = "consistent",
+        channels: int = 32,
+        fill: float | None = None,
+        iterations: int = 1,
+        min_confidence: float | None = None,
+        pose_noise: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if isinstance(layers, str):
+            raise ValueError(f"a canonicalizer takes a list of layers, got {layers!r}; write [{layers!r}]")
+        if iterations < 1:
+            raise ValueError(f"iterations must be at least 1, got {iterations}")
+        if min_confidence is not None and not 0 < min_confidence <= 1:
+            raise ValueError(f"min_confidence must be in (0, 1], or None; got {min_confidence}")
+        if not 0 <= pose_noise < 1:
+            raise ValueError(f"pose_noise is a share of the range of a chart, in [0, 1), got {pose_noise}")
+        made = [
+            layer
+            if isinstance(layer, (EquivariantTransformer, SpatialTransformer))
+            else make_layer(layer, in_channels, predictor=predictor, channels=channels)
+            for layer in layers
+        ]
+        if any(layer.in_channels != in_channels for layer in made):
+            given = [layer.in_channels for layer in made]
+            raise ValueError(f"the layers take {given} channels and the canonicalizer {in_channels}: they must agree")
+        fills = {value for value in (fill, *(layer.fill for layer in made)) if value is not None}
+        if len(fills) > 1:
+            raise ValueError(f"the layers and the canonicalizer have fill values {sorted(fills)}: they must agree")
+        self.layers = nn.ModuleList(made)
+        self.in_channels = in_channels
+        self.fill = fills.pop() if fills else None
+        self.iterations = iterations
+        self.min_confidence = min_confidence
+        self.pose_noise = pose_noise
+
+    def forward(self, images: Tensor, start: Warp | None = None) -> Canonicalization:
+        """`(B, C, H, W)`, seen through `start`, to the canonical images and everything about them."""
+        check_input(images, self.in_channels)
+        return run_layers(
+            [*self.layers] * self.iterations,
+            images,
+            start or Warp.identity(),
+            outside(images, self.fill),
+            min_confidence=self.min_confidence,
+            pose_noise=self.pose_noise if self.training else 0.0,
+        )
+
+
+class Canonicalized(nn.Module):
+    """Network behind a canonicalizer: only its input changes.
+
+    Args:
+        backbone: takes images `(B, C, h, w)`.
+        canonicalizer: a `Canonicalizer`, or one layer.
+        chart: coordinates in which the backbone sees the canonical image, the image's own by default.
+
+    >>> backbone = nn.Sequential(nn.Conv2d(1, 10, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten())
+    >>> model = Canonicalized(backbone, Canonicalizer(["x_shear"], in_channels=1), chart="log_polar")
+    >>> model(torch.rand(2, 1, 64, 64)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self, backbone: nn.Module, canonicalizer: Canonicalizer | Layer, chart: str | Chart | None = None
+    ) -> None:
+        super().__init__()
+        if isinstance(canonicalizer, (EquivariantTransformer, SpatialTransformer)):
+            canonicalizer = Canonicalizer([canonicalizer], canonicalizer.in_channels)
+        self.backbone = backbone
+        self.canonicalizer = canonicalizer
+        self.chart = None if chart is None else ChartGrid(find_chart(chart))
+
+    def forward(self, images: Tensor, start: Warp | None = None) -> Tensor:
+        """Return the backbone's output for the canonical images of `images` `(B, C, H, W)` seen through `start`."""
+        return self.read(self.canonicalizer(images, start))
+
+    def read(self, out: Canonicalization) -> Tensor:
+        """Return the backbone's output for the result of the canonicalizer."""
+        seen = out.image if self.chart is None else out.on(self.chart.grid).flatten(1, 2)  # sheets as channels
+        result: Tensor = self.backbone(seen)
+        return result

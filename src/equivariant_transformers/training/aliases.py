@@ -1,0 +1,63 @@
+"""Names of version 0.1 in files that later versions read: model files, result files, checkpoints and configs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+
+FIELDS = {
+    "averaging": "ema_decay",
+    "background": "fill",
+    "decay": "lr_decay",
+    "jitter": "pose_noise",
+    "looks": "tta",
+    "passes": "iterations",
+    "views": "augment",
+}
+"""Fields of `Config` and `Card`: the name in 0.1, and the name now."""
+
+_OLD_FIELDS = {new: old for old, new in FIELDS.items()}
+
+
+def current_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return `fields` with the names that they have now.
+
+    >>> current_fields({"jitter": 0.015, "seed": 1})
+    {'pose_noise': 0.015, 'seed': 1}
+    """
+    return {FIELDS.get(name, name): value for name, value in fields.items()}
+
+
+def first_name(field: str) -> str:
+    """Return the name that a field had first: keys of result files are made of these."""
+    return _OLD_FIELDS.get(field, field)
+
+
+def current_state(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a training checkpoint with the names of weights that they have now."""
+    weights = current_weights(name.removeprefix("model/") for name in tensors if name.startswith("model/"))
+    renamed = {}
+    for name, tensor in tensors.items():
+        part, _, weight = name.partition("/")
+        weight, moment = weight.rsplit("/", 1) if part == "optimizer" else (weight, "")
+        place = "/".join(filter(None, (part, weights.get(weight, weight), moment)))
+        renamed[place] = tensor
+    return renamed
+
+
+def current_weights(names: Iterable[str]) -> dict[str, str]:
+    """Return for each name of a state dict its name now.
+
+    Networks without layers were the bare classifier, or the second part of a `Sequential` behind a chart; now every
+    network is a `Canonicalized` with a `backbone`.
+
+    >>> current_weights(["1.head.weight", "1.head.bias"])
+    {'1.head.weight': 'backbone.head.weight', '1.head.bias': 'backbone.head.bias'}
+    """
+    names = list(names)
+    if any(name.startswith(("backbone.", "canonicalizer.")) for name in names):
+        return {name: name for name in names}
+    behind_chart = bool(names) and all(name.startswith("1.") for name in names)
+    return {name: "backbone." + (name.removeprefix("1.") if behind_chart else name) for name in names}
