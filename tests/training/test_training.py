@@ -1,5 +1,6 @@
 """The trainer: deterministic, and nothing that happens to the process costs more than the step under way."""
 
+import dataclasses
 import errno
 import math
 import os
@@ -15,6 +16,7 @@ from small import CONFIG, bars, job, network
 from torch import nn
 
 from equivariant_transformers import Canonicalized, Canonicalizer
+from equivariant_transformers.nn import TTA, Augmentation
 from equivariant_transformers.training import CHECKPOINT, Config, Stopped, checkpoint, train
 from equivariant_transformers.training.loop import _Running
 
@@ -92,19 +94,19 @@ def test_a_finished_run_is_tested_again_with_its_last_epoch(tmp_path):
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
-def test_a_finished_run_is_tested_again_with_more_looks(tmp_path, device):
+def test_a_finished_run_is_tested_again_with_tta(tmp_path, device):
     config = CONFIG.replace(layers=("x_shear",), augment=("x_shear=1",), epochs=1, keep="last")
-    train([job(config, tmp_path, looking(config), device)])
+    train([augmented_job(config, tmp_path, device)])
     closer = config.replace(tta=4)
-    again = job(closer, tmp_path, looking(closer), device)
+    again = augmented_job(closer, tmp_path, device)
     (result,) = train([again])
     for data, error in ((bars(33, 1), result.validation_error), (bars(40, 2), result.test_error)):
         data = data.to(device)
         with torch.no_grad():
-            wrong = again.module(data.normalise(data.images)).argmax(1) != data.labels
+            wrong = TTA(again.module, again.augmentation, 4)(data.normalise(data.images)).argmax(1) != data.labels
         assert error == pytest.approx(100 * wrong.double().mean().item())
-    with pytest.raises(checkpoint.CheckpointError, match="looks 1 there and 4 here"):
-        train([job(closer.replace(keep="best"), tmp_path, looking(closer), device)])
+    with pytest.raises(checkpoint.CheckpointError, match="tta 1 there and 4 here"):
+        train([augmented_job(closer.replace(keep="best"), tmp_path, device)])
 
 
 def test_a_state_of_another_network_is_named(tmp_path):
@@ -116,10 +118,11 @@ def test_a_state_of_another_network_is_named(tmp_path):
         train([job(CONFIG, directory=tmp_path)])
 
 
-def looking(config):
+def augmented_job(config, directory, device):
     torch.manual_seed(config.seed)
-    layers = Canonicalizer(["x_shear"], channels=4, augment={"x_shear": 1.0})
-    return Canonicalized(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), layers, tta=config.tta)
+    stack = Canonicalizer(["x_shear"], channels=4)
+    module = Canonicalized(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), stack)
+    return dataclasses.replace(job(config, directory, module, device), augmentation=Augmentation({"x_shear": 1.0}))
 
 
 def test_which_epoch_was_best_cannot_be_told_afterwards(tmp_path):
@@ -219,7 +222,7 @@ def test_a_checkpoint_from_before_a_field_existed_goes_on_with_its_default(tmp_p
     tensors, description = checkpoint.read(tmp_path / CHECKPOINT)
     del description["config"]["augment"]
     checkpoint.write(tmp_path / CHECKPOINT, tensors, description)
-    with pytest.raises(checkpoint.CheckpointError, match=r"views .* there and .'rotation=1'. here"):
+    with pytest.raises(checkpoint.CheckpointError, match=r"augment .* there and .'rotation=1'. here"):
         train([job(CONFIG.replace(augment=("rotation=1",)), tmp_path)])
     resumed, whole = job(directory=tmp_path), job()
     assert_same(train([resumed])[0], train([whole])[0], resumed, whole)
