@@ -1,13 +1,16 @@
 """A file is written whole or not at all, whatever happens meanwhile."""
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import pytest
 
+from equivariant_transformers.data import files
 from equivariant_transformers.data.files import atomic_write
 
 
@@ -36,25 +39,90 @@ def test_a_failed_write_changes_nothing(tmp_path, error):
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
+WRITER = """
+import pathlib, sys
+from equivariant_transformers.data.files import atomic_write
+with atomic_write(pathlib.Path(sys.argv[1])) as file:
+    file.write(b"theirs")
+    print("writing", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def writer(path):
+    """A process in the middle of writing `path`, which goes on when its input ends."""
+    command = [sys.executable, "-c", WRITER, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "writing\n"
+        yield process
+
+
 def test_what_a_killed_process_left_is_removed_and_what_others_write_is_not(tmp_path):
     path = tmp_path / "file[1]"
-    program = f"""
-import os, pathlib, signal
-from equivariant_transformers.data.files import atomic_write
-with atomic_write(pathlib.Path({str(path)!r})):
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    for _ in range(2):
-        subprocess.run([sys.executable, "-c", program], check=False)
-    abandoned, written = tmp_path.iterdir()
-    yesterday = time.time() - 24 * 3600
-    os.utime(abandoned, (yesterday, yesterday))
+    with writer(path) as killed:
+        killed.kill()
+    (abandoned,) = tmp_path.iterdir()
     own = tmp_path / ".file[1].settings"
     own.touch()
-    os.utime(own, (yesterday, yesterday))
+    with writer(path) as living:
+        assert not abandoned.exists()
+        (written,) = set(tmp_path.iterdir()) - {own}
+        for ancient in (0, time.time() - 24 * 3600, time.time() + 24 * 3600):
+            os.utime(written, (ancient, ancient))
+            with atomic_write(path) as file:
+                file.write(b"ours")
+            assert set(tmp_path.iterdir()) == {path, written, own}
+        assert path.read_bytes() == b"ours"
+        living.communicate()
+        assert living.returncode == 0
+    assert path.read_bytes() == b"theirs"
+    assert set(tmp_path.iterdir()) == {path, own}
+
+
+def test_a_file_found_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    """Another process may remove it between the two."""
+    path = tmp_path / "file"
+    lock, taken = fcntl.flock, []
+
+    def late(descriptor, operation):
+        if not taken:
+            (temporary,) = tmp_path.iterdir()
+            taken.append(temporary)
+            files._remove_abandoned(path)
+            assert not temporary.exists()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
     with atomic_write(path) as file:
         file.write(b"new")
-    assert set(tmp_path.iterdir()) == {path, written, own}
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def no_locks(*_):
+    raise OSError(errno.ENOLCK, "No locks available")
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        lambda patch: patch.setattr(fcntl, "flock", no_locks),
+        lambda patch: patch.setattr(files, "fcntl", None),
+        lambda patch: patch.setattr(files, "_host", lambda: 8 * "0"),
+    ],
+    ids=["without locks", "on Windows", "on another machine"],
+)
+def test_where_nobody_can_tell_nothing_is_removed(tmp_path, monkeypatch, elsewhere):
+    path = tmp_path / "file"
+    with writer(path) as killed:
+        killed.kill()
+    (left,) = tmp_path.iterdir()
+    elsewhere(monkeypatch)
+    with atomic_write(path) as file:
+        file.write(b"new")
+    assert path.read_bytes() == b"new"
+    assert set(tmp_path.iterdir()) == {path, left}
 
 
 def test_a_full_disk_is_explained(tmp_path, monkeypatch):

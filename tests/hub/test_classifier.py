@@ -128,6 +128,13 @@ def test_damaged_and_foreign_files_are_refused(file, tmp_path):
         (lambda card: card["config"].update(network="resnet11"), "unknown network 'resnet11'"),
         (lambda card: card["config"].update(layers=[]), "Unexpected key"),
         (lambda card: card.update(classes=["a", "b", "c"]), "size mismatch"),
+        (lambda card: card.update(config=[]), "no model of this version"),
+        (lambda card: card.update(config=None), "no model of this version"),
+        (lambda card: card.update(mean=["dark"]), "no model of this version"),
+        (lambda card: card.update(std=[]), "no model of this version"),
+        (lambda card: card.update(std=[0.0, 0.0, 0.0]), "no model of this version"),
+        (lambda card: card.update(size=[]), "no model of this version"),
+        (lambda card: card["config"].update(augment=[3]), "no model of this version"),
     ],
 )
 def test_a_card_that_does_not_fit_is_refused_in_one_line(file, change, reason):
@@ -137,6 +144,34 @@ def test_a_card_that_does_not_fit_is_refused_in_one_line(file, change, reason):
     with pytest.raises(CheckpointError, match=reason) as refused:
         Classifier.load(file)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("card", [None, 3, "card", [], ["config"], {}])
+def test_a_card_that_is_not_an_object_is_refused(file, card):
+    checkpoint.write(file, checkpoint.read(file)[0], {"card": card})
+    with pytest.raises(CheckpointError, match="is no model of this version of the library: "):
+        Classifier.load(file)
+
+
+def test_weights_of_another_kind_are_refused_and_of_another_precision_converted(file):
+    tensors, description = checkpoint.read(file)
+    floats = {name for name, tensor in tensors.items() if tensor.is_floating_point()}
+    halves = {name: tensor.bfloat16() if name in floats else tensor for name, tensor in tensors.items()}
+    checkpoint.write(file, halves, description)
+    assert all(parameter.dtype == torch.float32 for parameter in Classifier.load(file).parameters())
+    checkpoint.write(file, {name: tensor.long() for name, tensor in tensors.items()}, description)
+    with pytest.raises(CheckpointError, match=r"is torch\.int64, not torch\.float32"):
+        Classifier.load(file)
+
+
+def test_a_flipped_bit_in_the_weights_is_noticed(file):
+    content = file.read_bytes()
+    for share in (0.2, 0.5, 0.8):
+        flipped = bytearray(content)
+        flipped[int(share * len(content))] ^= 1
+        file.write_bytes(flipped)
+        with pytest.raises(CheckpointError, match="is damaged"):
+            Classifier.load(file)
 
 
 def test_the_state_of_a_run_is_not_a_model(tmp_path):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -22,6 +24,7 @@ from equivariant_transformers.nn.canonicalizer import Canonicalized
 from equivariant_transformers.training import CHECKPOINT, Config, Progress, Result, Stopped, distributed
 from equivariant_transformers.training import train as run_jobs
 from equivariant_transformers.training.job import find_device, load_data, make_job
+from equivariant_transformers.training.locks import InUseError, hold
 
 MODEL = "model.safetensors"
 RESULT = "result.json"
@@ -48,10 +51,11 @@ def train(
 
     The config is that of PRESET, changed by the fields in FILE, changed by the flags. DIR gets config.yaml,
     checkpoint.safetensors, result.json and model.safetensors. An interrupted run goes on when it is started again.
+    One run at a time can use DIR.
     """
     settings = make_config(preset, config, flags)
     directory = out or Path("runs") / results.key(settings)
-    with distributed.processes(find_device(settings.device)) as device:
+    with distributed.processes(find_device(settings.device)) as device, _holding(directory, device):
         begin = _Begin(directory, settings)
         reports: list[Report] = [begin]
         if tensorboard and console.speaks():
@@ -97,6 +101,21 @@ def train(
     if not as_json:
         console.say(_summary(result))
         console.say(f"model: {directory / MODEL}")
+
+
+@contextmanager
+def _holding(directory: Path, device: torch.device) -> Iterator[None]:
+    """Hold `directory`, in the first process for all of them; if it cannot, every process raises an error."""
+    failure: Exception | None = None
+    with ExitStack() as held:
+        if distributed.rank() == 0:
+            try:
+                held.enter_context(hold(directory))
+            except (InUseError, OSError) as error:
+                failure = error
+        if distributed.any_process(failure is not None, device):
+            raise failure or console.Failure(f"process 0 cannot use {directory}")
+        yield
 
 
 class _Begin:

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import errno
 import glob
+import hashlib
 import os
+import platform
 import secrets
-import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import IO
 
-_ABANDONED = 3600.0  # seconds without a write: the process of the file was killed
+try:
+    import fcntl
+except ImportError:  # on Windows, where what a killed process left stays
+    fcntl = None  # type: ignore[assignment]
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """A file that appears at `path` whole when the block ends; if it fails, what was there before stays.
 
-    What processes that were killed have left of the same file is removed.
+    Temporary files that killed processes of this machine left of the same file are removed.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "note"
@@ -30,24 +36,63 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with temporary.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        with _temporary(path) as temporary:
+            with temporary.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             advice = "free some space there, or choose another directory (for data sets: set ET_DATA)"
             raise OSError(error.errno, f"no space left to write {path}: {advice}") from error
         raise
+
+
+@contextmanager
+def _temporary(path: Path) -> Iterator[Path]:
+    """Create an empty file beside `path`, and remove it when the block ends.
+
+    The file is locked as long as its process lives, where the file system has locks: see `_remove_abandoned`.
+    """
+    while True:
+        temporary = path.with_name(f".{path.name}.{_host()}{secrets.token_hex(4)}")
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        if fcntl is None:
+            os.close(descriptor)  # Windows renames no open file
+            break
+        with suppress(OSError):  # there are no locks here, or another process has found the file before it was locked
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if temporary.exists():
+            break
+        os.close(descriptor)
+    try:
+        yield temporary
     finally:
         temporary.unlink(missing_ok=True)
+        if fcntl is not None:
+            os.close(descriptor)
 
 
 def _remove_abandoned(path: Path) -> None:
-    for temporary in path.parent.glob(f".{glob.escape(path.name)}.{8 * '[0-9a-f]'}"):
-        with suppress(OSError):  # another process is faster, or the file is another user's
-            if time.time() - temporary.stat().st_mtime > _ABANDONED:
+    """Remove temporary files of `path` that no process holds the lock of.
+
+    Only the files of this machine: on a network file system, locks may be known to one machine alone.
+    """
+    if fcntl is None:
+        return
+    for temporary in path.parent.glob(f".{glob.escape(path.name)}.{_host()}{8 * '[0-9a-f]'}"):
+        with suppress(OSError):  # the file is locked, gone or another user's, or there are no locks here
+            descriptor = os.open(temporary, os.O_RDWR)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 temporary.unlink()
+            finally:
+                os.close(descriptor)
+
+
+@cache
+def _host() -> str:
+    """Return eight hexadecimal digits that tell this machine from others."""
+    return hashlib.sha256(f"{platform.node()} {uuid.getnode()}".encode()).hexdigest()[:8]

@@ -8,6 +8,7 @@ import os
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from equivariant_transformers.experiments.display import Display
 from equivariant_transformers.experiments.results import Record
 from equivariant_transformers.training import CHECKPOINT, Config, Job, Stopped, is_finished, train
 from equivariant_transformers.training.job import find_device, load_data, make_job
+from equivariant_transformers.training.locks import InUseError, hold
 
 _START = {False: 10.0, True: 60.0}  # seconds before the first step and for the test, plain and compiled
 CRASH = ".crash.txt"
@@ -43,7 +45,7 @@ def run(
     A run that keeps its last epoch is not trained if a finished one differs from it in its test alone.
 
     A run that an error ends leaves the error in `folder`, in a file of its own, and is tried again the next time; the
-    others go on.
+    others go on. A run whose directory in `checkpoints` another process holds raises an `InUseError` at once.
     """
     deadline = time.monotonic() + budget
     folder.mkdir(parents=True, exist_ok=True)  # now, rather than when the first run is done
@@ -106,7 +108,7 @@ def _train(
     """Train a batch and save its records; after an error, each run alone."""
     try:
         records = _attempt(batch, splits, checkpoints, deadline, display)
-    except Stopped:
+    except (InUseError, Stopped):
         raise
     except Exception as error:
         story, summary = traceback.format_exc(), f"{type(error).__name__}: {error}"
@@ -135,10 +137,13 @@ def _attempt(
         make_job(config, splits, directory=checkpoints and checkpoints / name, name=name)
         for config, name in zip(batch, names, strict=True)
     ]
-    if checkpoints is not None:
-        for job in jobs:
-            _adopt(job, checkpoints)
-    outcomes = train(jobs, report=display, deadline=deadline)
+    with ExitStack() as held:
+        if checkpoints is not None:
+            for name in dict.fromkeys(names):
+                held.enter_context(hold(checkpoints / name))
+            for job in jobs:
+                _adopt(job, checkpoints)
+        outcomes = train(jobs, report=display, deadline=deadline)
     origin = "; tested on: ".join(dict.fromkeys((splits.train.origin, splits.test.origin)))
     return {
         job.name: results.record(

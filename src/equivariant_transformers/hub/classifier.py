@@ -24,6 +24,9 @@ from equivariant_transformers.training.job import build_network
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+# Errors of a card whose fields are of other types than they should be, or do not fit each other or the weights.
+_MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
@@ -169,8 +172,17 @@ class Classifier(nn.Module):
             with torch.random.fork_rng(devices=[]):
                 module = card.build()
             names = current_weights(tensors)
-            module.load_state_dict({names[name]: tensor for name, tensor in tensors.items()})
-        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            tensors = {names[name]: tensor for name, tensor in tensors.items()}
+            _check_types(tensors, module)
+            module.load_state_dict(tensors)
+            return cls(module, card).eval()
+        except _MISFITS as error:
             reason = " ".join(str(error).split())
             raise checkpoint.CheckpointError(f"{path} is no model of this version of the library: {reason}") from error
-        return cls(module, card).eval()
+
+
+def _check_types(tensors: dict[str, Tensor], module: nn.Module) -> None:
+    """Raise a TypeError if counters and weights are mixed up; weights of any precision are converted."""
+    for name, tensor in module.state_dict().items():
+        if name in tensors and tensors[name].is_floating_point() != tensor.is_floating_point():
+            raise TypeError(f"{name} is {tensors[name].dtype}, not {tensor.dtype}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from equivariant_transformers.data.files import atomic_write
@@ -18,21 +20,27 @@ class CheckpointError(Exception):
 
 
 def write(path: Path, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
-    """Write `tensors` and a JSON `description` into one safetensors file.
+    """Write `tensors` and a JSON `description` into one safetensors file, with a checksum of both.
 
     The file appears under its name when all of it is on the disk. Until then, and if writing fails, what was there
     before stays.
     """
     from safetensors.torch import save
 
-    header = {"format": FORMAT, "description": json.dumps(description)}
-    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, header)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    text = json.dumps(description)
+    content = save(tensors, {"format": FORMAT, "description": text, "checksum": _checksum(tensors, text)})
     with atomic_write(path) as file:
         file.write(content)
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors (on the CPU) and the description of a file that `write` made."""
+    """Return the tensors (on the CPU) and the description of a file that `write` made.
+
+    Raises:
+        CheckpointError: if the content differs from what was written, or if `write` has not written the file. Files
+            of version 0.1 have no checksum and are read without this check.
+    """
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -46,4 +54,23 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if header.get("format") != FORMAT:
         found = header.get("format", "no format")
         raise CheckpointError(f"{path} was not written by this version of the library: {found}, not {FORMAT}")
-    return tensors, json.loads(header["description"])
+    text = header.get("description", "")
+    if "checksum" in header and header["checksum"] != _checksum(tensors, text):
+        raise CheckpointError(f"{path} is damaged: its content differs from what was written (by its checksum)")
+    try:
+        description = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged: its description is not JSON ({error})") from error
+    if not isinstance(description, dict):
+        kind = type(description).__name__
+        raise CheckpointError(f"{path} is damaged: its description is a JSON {kind}, not an object")
+    return tensors, description
+
+
+def _checksum(tensors: dict[str, Tensor], description: str) -> str:
+    """Return a hash of the description and of the names, types, shapes and bytes of contiguous CPU `tensors`."""
+    layout = [(name, str(tensors[name].dtype), list(tensors[name].shape)) for name in sorted(tensors)]
+    digest = hashlib.sha256(json.dumps([description, layout]).encode())
+    for name, _, _ in layout:
+        digest.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -10,21 +10,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from equivariant_transformers.nn.augment import TTA, Augmentation
-from equivariant_transformers.training import checkpoint, distributed, memory
-from equivariant_transformers.training.aliases import current_fields, current_state
+from equivariant_transformers.training import checkpoint, distributed, memory, state
 from equivariant_transformers.training.config import Config
 from equivariant_transformers.training.diagnosis import diagnose
 from equivariant_transformers.training.run import Batches, Evaluation, Loss, Run
 
 CHECKPOINT = "checkpoint.safetensors"
-_DIVERGED = 50.0  # a mean loss that no network in training has
 
 
 class Stopped(Exception):  # noqa: N818 (like StopIteration, it is no failure)
@@ -155,14 +153,13 @@ def _stop(active: Sequence[_Running], signalled: Sequence[str] | None) -> NoRetu
 
 
 def is_finished(path: Path, job: Job) -> bool:
-    """Whether the state at `path` is whole, of a run that went well to its end, on the images and network of `job`."""
+    """Return whether `path` holds the state of a run that went well to its end and that `job` can resume from."""
     try:
-        tensors, description = checkpoint.read(path)
+        _, description = state.read(path, config=job.config, module=job.module, steps=len(job.train), labels=job.labels)
     except checkpoint.CheckpointError:
         return False
     ended = description["epoch"] == job.config.epochs and description["failure"] is None
-    fits = _fits(tensors, job.module) or _fits(current_state(tensors), job.module)
-    return ended and description.get("labels") == job.labels and fits
+    return ended and description.get("labels") == job.labels
 
 
 class _Running:
@@ -202,7 +199,7 @@ class _Running:
         result = self.result
         result.history.append({**entry, "seconds": time.monotonic() - self.started})
         self.epoch, self.step = self.epoch + 1, 0
-        if not entry["loss"] < _DIVERGED:
+        if not entry["loss"] < state.DIVERGED:
             result.failure = diagnose(self.job.module, self.job.train, self.epoch, entry["loss"], self.job.config)
         elif (
             self.job.config.keep == "last"
@@ -258,21 +255,10 @@ class _Running:
         checkpoint.write(self.job.directory / CHECKPOINT, tensors, description)
 
     def _load(self, path: Path) -> None:
-        try:
-            tensors, description = checkpoint.read(path)
-        except checkpoint.CheckpointError as error:
-            raise checkpoint.CheckpointError(f"{error}. Remove this file, and the run begins anew") from error
-        if not _fits(tensors, self.job.module):
-            tensors = current_state(tensors)
-        _check_same(path, current_fields(description["config"]), self.job.config.to_dict())
-        if description.get("labels", self.job.labels) != self.job.labels:
-            raise checkpoint.CheckpointError(
-                f"{path} belongs to a run on other images than there are now. Choose another directory, or begin anew"
-            )
-        if not _fits(tensors, self.job.module):
-            raise checkpoint.CheckpointError(
-                f"{path} is of a network with other weights. Remove this file, and the run begins anew"
-            )
+        job = self.job
+        tensors, description = state.read(
+            path, config=job.config, module=job.module, steps=self.steps, labels=job.labels
+        )
         self.run.load_state(tensors)
         for name, tensor in self.kept.items():
             tensor.copy_(tensors[f"best/{name}"])
@@ -286,25 +272,8 @@ class _Running:
             self._keep(self.evaluation.error())  # which it did, unless it kept the best before or looked otherwise
 
 
-def _fits(tensors: dict[str, Tensor], module: nn.Module) -> bool:
-    """Whether a state has the weights of `module`, by their names and shapes."""
-    there = {name: tensor.shape for name, tensor in tensors.items() if name.startswith("model/")}
-    return there == {f"model/{name}": tensor.shape for name, tensor in module.state_dict().items()}
-
-
-def _copy(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in state.items()}
-
-
-def _check_same(path: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
-    free = {"epochs", "device"}  # a run may go on for longer, or elsewhere,
-    if here["keep"] == "last":  # and be tested otherwise, where no epoch is chosen by its error
-        free |= {"keep", "tta"}
-    there = Config().to_dict() | there  # where a field is newer than the checkpoint, the run had its default
-    different = [name for name in there if name not in free and there[name] != here.get(name)]
-    if different:
-        changes = ", ".join(f"{name} {there[name]!r} there and {here.get(name)!r} here" for name in different)
-        raise checkpoint.CheckpointError(f"{path} belongs to another run: {changes}. Choose another directory")
+def _copy(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in weights.items()}
 
 
 @contextmanager
