@@ -14,8 +14,9 @@ from small import bars, network
 
 from equivariant_transformers import cli
 from equivariant_transformers.data import Splits
-from equivariant_transformers.experiments import jobs, results, runner
+from equivariant_transformers.experiments import results, runner
 from equivariant_transformers.training import CHECKPOINT, Config
+from equivariant_transformers.training import job as jobs
 from equivariant_transformers.training.locks import InUseError, hold
 
 HOLDER = """
