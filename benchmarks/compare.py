@@ -32,7 +32,7 @@ from equivariant_transformers.experiments import results
 from equivariant_transformers.geometry.resampling import border_mean
 from equivariant_transformers.geometry.warp import Warp
 from equivariant_transformers.training.job import find_device, make_job
-from equivariant_transformers.training.run import Evaluation
+from equivariant_transformers.training.optimization import Evaluation
 
 LAYERS = ("x_shear", "hyperbolic_rotation")
 AUGMENTATION = {  # each pose is drawn between minus this and this: all angles, half the ranges of Projective MNIST

@@ -27,7 +27,7 @@ from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.nn.conv import pad, wrap_around
 from equivariant_transformers.training import memory, train
 from equivariant_transformers.training.job import find_device, load_data, make_job, place
-from equivariant_transformers.training.run import Evaluation
+from equivariant_transformers.training.optimization import Evaluation
 
 ROW = "ET-LP sh-hr-px-py: averaging, views"
 OUT = Path("results/screening/leads.json")

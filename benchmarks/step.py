@@ -17,7 +17,7 @@ import torch._inductor.config
 from equivariant_transformers.data import ImageSet, Splits
 from equivariant_transformers.training import Config
 from equivariant_transformers.training.job import make_job
-from equivariant_transformers.training.run import Run
+from equivariant_transformers.training.optimization import Optimization
 
 LAYERS = ("x_shear", "hyperbolic_rotation", "x_perspective", "y_perspective")
 
@@ -31,7 +31,7 @@ def digits(count, device):
 
 def make(config, dataset):
     job = make_job(config, Splits(dataset, dataset, dataset))
-    return Run(job.module, job.train, config)
+    return Optimization(job.module, job.train, config)
 
 
 def step_ms(runs, repeats):

@@ -20,7 +20,7 @@ from equivariant_transformers.data import Loader, Splits
 from equivariant_transformers.models.legacy import _COORDS, _TRANSFORMATIONS, Network2019, _pad
 from equivariant_transformers.training import Config, memory
 from equivariant_transformers.training.job import make_job
-from equivariant_transformers.training.run import Run
+from equivariant_transformers.training.optimization import Optimization
 
 
 class GridByMatrix(nn.Module):
@@ -105,7 +105,7 @@ class Ours:
         config = Config(
             layers=LAYERS, chart="log_polar", predictor=predictor, batch_size=loader.batch_size, compile=compiled
         )
-        self.run = Run(make_job(config, Splits(*[loader.dataset] * 3)).module, loader, config)
+        self.run = Optimization(make_job(config, Splits(*[loader.dataset] * 3)).module, loader, config)
 
     def step(self):
         self.run.begin(0)

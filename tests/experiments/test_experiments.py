@@ -35,7 +35,7 @@ from equivariant_transformers.experiments import (
 from equivariant_transformers.nn import layers
 from equivariant_transformers.training import CHECKPOINT, Config, Progress, Stopped, checkpoint
 from equivariant_transformers.training import job as job_module
-from equivariant_transformers.training.run import Run
+from equivariant_transformers.training.optimization import Optimization
 
 ROOT = Path(__file__).parents[2]
 TINY = Config(epochs=2, batch_size=16, learning_rate=1e-2)
@@ -225,8 +225,8 @@ def unlearnable(made, monkeypatch):
         images = bars(count, seed)
         return dataclasses.replace(images, labels=images.labels.roll(7))
 
-    steps, step = [], Run.step
-    monkeypatch.setattr(Run, "step", lambda self: (steps.append(self), step(self)))
+    steps, step = [], Optimization.step
+    monkeypatch.setattr(Optimization, "step", lambda self: (steps.append(self), step(self)))
     monkeypatch.setattr(runner, "load_data", lambda *_, **__: Splits(data(100, 0), data(33, 1), data(40, 2)))
     return steps
 

@@ -15,7 +15,7 @@ from equivariant_transformers.models import NETWORKS
 from equivariant_transformers.training import Config, train
 from equivariant_transformers.training.cuda_graph import rehearse
 from equivariant_transformers.training.job import make_job
-from equivariant_transformers.training.run import Evaluation, Run
+from equivariant_transformers.training.optimization import Evaluation, Optimization
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 
@@ -26,7 +26,7 @@ def loader(count, batch_size=16):
 
 @pytest.mark.parametrize("count", [1, 16, 33, 48])
 def test_a_rehearsal_stays_inside_the_epoch_and_leaves_no_trace(count):
-    run = Run(network(0), loader(count), CONFIG.replace(ema_decay=0.9))
+    run = Optimization(network(0), loader(count), CONFIG.replace(ema_decay=0.9))
     before = copy.deepcopy(run.state())
     rehearse(run._work, run._restore)
     after = run.state()

@@ -18,7 +18,7 @@ from torch import nn
 from equivariant_transformers import Canonicalized, Canonicalizer
 from equivariant_transformers.nn import TTA, Augmentation
 from equivariant_transformers.training import CHECKPOINT, Config, Stopped, checkpoint, train
-from equivariant_transformers.training.loop import _Running
+from equivariant_transformers.training.run import Run
 
 PROGRAM = """
 import pathlib, sys, time
@@ -179,14 +179,14 @@ def test_sigterm_finishes_the_step_and_saves(tmp_path):
 
 
 def test_a_signal_during_the_last_validation_is_heard(tmp_path, monkeypatch):
-    validate = _Running.finish_epoch
+    validate = Run.finish_epoch
 
     def interrupted(run):
         validate(run)
         signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_Running, "finish_epoch", interrupted)
+        patch.setattr(Run, "finish_epoch", interrupted)
         with pytest.raises(Stopped, match="SIGINT") as stopped:
             train([job(CONFIG.replace(epochs=1), tmp_path)])
     assert stopped.value.signal == "SIGINT"

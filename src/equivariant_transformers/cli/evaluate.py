@@ -15,9 +15,15 @@ from equivariant_transformers.data import ImageSet
 from equivariant_transformers.data.cache import Progress
 from equivariant_transformers.hub.classifier import Classifier
 from equivariant_transformers.training import memory
-from equivariant_transformers.training.job import find_data, find_device, hash_labels, is_folder, load_data, place
-
-_BATCH = 250  # images at once, each look counted as one
+from equivariant_transformers.training.job import (
+    evaluation_batch,
+    find_data,
+    find_device,
+    hash_labels,
+    is_folder,
+    load_data,
+    place,
+)
 
 
 def evaluate(
@@ -43,7 +49,7 @@ def evaluate(
     times = classifier.tta
     with console.loading() as progress:
         images = load_test_images(classifier, dataset, progress, accept_other_files=accept_other_files)
-        answers = count_answers(classifier, images, progress, batch_size=max(1, _BATCH // times))
+        answers = count_answers(classifier, images, progress, batch_size=evaluation_batch(where, times))
     mistakes = int(answers.sum() - answers.trace())
     low, high = wilson_interval(mistakes, len(images))
     if as_json:

@@ -83,8 +83,7 @@ class TensorBoard:
     def __call__(self, progress: Progress) -> None:
         for epoch in range(self.written + 1, len(progress.history) + 1):
             entry = progress.history[epoch - 1]
-            rate = self.config.learning_rate * self.config.lr_decay ** (epoch - 1)
-            figures = {**entry, "learning_rate": rate}
+            figures = {**entry, "learning_rate": self.config.learning_rate_in(epoch - 1)}
             for name, value in figures.items():
                 self.writer.add_scalar(name, value, epoch)
             self.writer.flush()

@@ -1,6 +1,7 @@
-"""Training: one config, one loop, checkpoints that survive anything."""
+"""Training: from a config to a job, one loop, and checkpoints that survive an interruption at any time."""
 
 from equivariant_transformers.training.config import Config
-from equivariant_transformers.training.loop import CHECKPOINT, Job, Progress, Result, Stopped, is_finished, train
+from equivariant_transformers.training.loop import Stopped, train
+from equivariant_transformers.training.run import CHECKPOINT, Job, Progress, Result, is_finished
 
 __all__ = ["CHECKPOINT", "Config", "Job", "Progress", "Result", "Stopped", "is_finished", "train"]

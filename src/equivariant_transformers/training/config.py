@@ -103,6 +103,14 @@ class Config:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
+    def learning_rate_in(self, epoch: int) -> float:
+        """Return the learning rate in an epoch, counted from 0.
+
+        >>> Config(learning_rate=1.0, lr_decay=0.5).learning_rate_in(2)
+        0.25
+        """
+        return self.learning_rate * self.lr_decay**epoch
+
     def to_dict(self) -> dict[str, Any]:
         """The fields, as JSON and YAML have them."""
         return {**dataclasses.asdict(self), "layers": list(self.layers), "augment": list(self.augment)}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from equivariant_transformers.training.config import Config
-from equivariant_transformers.training.run import Batches
+from equivariant_transformers.training.optimization import Batches
 
 
 def diagnose(module: nn.Module, loader: Batches, epoch: int, loss: float, config: Config) -> str:

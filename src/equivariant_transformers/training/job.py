@@ -111,9 +111,7 @@ def place(module: nn.Module, device: torch.device) -> nn.Module:
 def make_job(config: Config, splits: Splits, *, directory: Path | None = None, name: str = "run") -> Job:
     """A job for the trainer; this process's share of it, if there are several."""
     device = splits.train.images.device
-    processes = distributed.world_size()
-    evaluated = max(processes, _EVALUATION_BATCH[device.type] // config.tta)  # each look is a copy of the batch
-    evaluated -= evaluated % processes
+    evaluated = evaluation_batch(device, config.tta)
     return Job(
         config=config,
         module=place(make_module(config, splits.train), device),
@@ -126,6 +124,13 @@ def make_job(config: Config, splits: Splits, *, directory: Path | None = None, n
         loss=models.margin_loss if config.network == "capsule" else F.cross_entropy,
         labels=hash_labels(splits),
     )
+
+
+def evaluation_batch(device: torch.device, tta: int = 1) -> int:
+    """Return the number of images that are evaluated at a time over all processes; `tta` copies of each count."""
+    processes = distributed.world_size()
+    size = max(processes, _EVALUATION_BATCH[device.type] // tta)
+    return size - size % processes
 
 
 def _loader(part: ImageSet, batch_size: int, *, seed: int = 0) -> Loader:

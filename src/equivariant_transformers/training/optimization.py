@@ -1,0 +1,262 @@
+"""Optimization and evaluation of one network, and all the state that a checkpoint must hold."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from equivariant_transformers.nn.augment import Augmentation, Augmented
+from equivariant_transformers.training import distributed
+from equivariant_transformers.training.config import Config
+from equivariant_transformers.training.cuda_graph import Replay
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""From logits `(B, classes)` and labels `(B,)` to what is minimised."""
+
+
+class Batches(Protocol):
+    """What training needs of a loader; `data.Loader` is one."""
+
+    def __len__(self) -> int: ...
+    def epoch(self, number: int) -> Tensor:
+        """Indices `(steps, batch)` of an epoch's batches."""
+
+    def in_order(self) -> tuple[Tensor, Tensor]:
+        """Indices `(steps, batch)` that visit every image, and which of them count."""
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Images and labels at `indices` `(batch,)`."""
+
+
+class Evaluation:
+    """Counts the mistakes of `module` on all images of `loader`."""
+
+    def __init__(self, module: nn.Module, loader: Batches, config: Config, *, capture: bool) -> None:
+        self.module = module
+        self.loader = loader
+        self.config = config
+        self.indices, self.counts = loader.in_order()
+        self.position = torch.zeros((), dtype=torch.long, device=self.indices.device)
+        self.mistakes = torch.zeros_like(self.position)
+        self.module.eval()
+        self.replay = Replay(self._count, self.indices.device, capture=capture, restore=self._rewind)
+
+    @torch.no_grad()
+    def _count(self) -> None:
+        indices = self.indices.index_select(0, self.position[None])[0]
+        counts = self.counts.index_select(0, self.position[None])[0]
+        images, labels = self.loader.batch(indices)
+        logits = _forward(self.module, images, self.config)
+        self.mistakes += ((logits.argmax(1) != labels) & counts).sum()
+        self.position += 1
+
+    def _rewind(self) -> None:
+        self.position.zero_()
+        self.mistakes.zero_()
+
+    def start(self) -> None:
+        """Put the whole evaluation in the queue; `result` waits for it."""
+        self.module.eval()
+        _join(self.replay.stream)
+        self._rewind()
+        _join(self.replay.stream)
+        for _ in range(self.indices.shape[0]):
+            self.replay()
+
+    def result(self) -> Tensor:
+        """Mistakes and images, `(2,)`, of this process's share."""
+        _join(self.replay.stream, wait=True)
+        return torch.stack([self.mistakes, self.counts.sum()]).double()
+
+    def error(self) -> float:
+        """In per cent, over all processes."""
+        self.start()
+        mistakes, images = distributed.total(self.result())
+        return 100 * mistakes / images
+
+
+class Optimization:
+    """Steps of the optimizer on `module` through the epochs of a `config`.
+
+    `begin` an epoch, `step` through its batches, then read `loss` and evaluate. On a GPU a step is one CUDA graph that
+    finds its own place in the epoch, so that nothing waits for the host.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loader: Batches,
+        config: Config,
+        augmentation: Augmentation | None = None,
+        loss: Loss = F.cross_entropy,
+    ) -> None:
+        self.module = module
+        self.loader = loader
+        self.config = config
+        self.criterion = loss
+        self.order = loader.epoch(0)
+        self.device = self.order.device
+        self.network = distributed.replicate(module, self.device)
+        if augmentation is not None and augmentation.max_theta:
+            self.network = Augmented(self.network, augmentation)
+        self.position = torch.zeros((), dtype=torch.long, device=self.device)
+        self.total_loss = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.learning_rate = torch.tensor(config.learning_rate, device=self.device)
+        on_gpu = self.device.type == "cuda"
+        self.optimizer = torch.optim.Adam(
+            module.parameters(),
+            lr=self.learning_rate if on_gpu else config.learning_rate,
+            weight_decay=config.weight_decay,
+            amsgrad=True,
+            fused=True,
+            capturable=on_gpu,
+        )
+        self.averaged = copy.deepcopy(module) if config.ema_decay else module
+        """The network to evaluate."""
+        self._start = copy.deepcopy(module.state_dict())
+        self.module.train()
+        self.replay = Replay(self._work, self.device, capture=distributed.world_size() == 1, restore=self._restore)
+        if not self.optimizer.state:
+            self._make_optimizer_state()
+
+    def begin(self, epoch: int, step: int = 0) -> None:
+        """Get ready for `epoch`, of which `step` steps are done."""
+        self.module.train()
+        _join(self.replay.stream)
+        self.order.copy_(self.loader.epoch(epoch))
+        self.position.fill_(step)
+        if step == 0:
+            self.total_loss.zero_()
+        rate = self.config.learning_rate_in(epoch)
+        self.learning_rate.fill_(rate)
+        if self.device.type == "cpu":
+            self.optimizer.param_groups[0]["lr"] = rate
+        _join(self.replay.stream)
+
+    def step(self) -> None:
+        """Put one step in the queue."""
+        self.replay()
+
+    def loss(self) -> Tensor:
+        """Total loss and steps of the epoch so far, `(2,)`; waits for the queue. The loss of broken weights is NaN."""
+        _join(self.replay.stream, wait=True)
+        norms = torch.stack(torch._foreach_norm([parameter.detach() for parameter in self.module.parameters()]))
+        loss = torch.where(norms.isfinite().all(), self.total_loss, torch.nan)
+        return torch.stack([loss, self.position.double()])
+
+    def state(self) -> dict[str, Tensor]:
+        """Every tensor that the next step depends on, by name."""
+        _join(self.replay.stream, wait=True)
+        tensors = {f"model/{name}": tensor for name, tensor in self.module.state_dict().items()}
+        if self.averaged is not self.module:
+            tensors |= {f"average/{name}": tensor for name, tensor in self.averaged.state_dict().items()}
+        for name, moments in self._moments().items():
+            tensors |= {f"optimizer/{name}/{key}": tensor for key, tensor in moments.items()}
+        tensors |= {"total_loss": self.total_loss, "random/cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            tensors["random/cuda"] = torch.cuda.get_rng_state(self.device)
+        return tensors
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Put back what `state` returned, in place."""
+        self.module.load_state_dict(_part(tensors, "model/"))
+        if self.averaged is not self.module:
+            self.averaged.load_state_dict(_part(tensors, "average/"))
+        for name, moments in self._moments().items():
+            for key, tensor in moments.items():
+                tensor.copy_(tensors[f"optimizer/{name}/{key}"])
+        self.total_loss.copy_(tensors["total_loss"])
+        torch.set_rng_state(tensors["random/cpu"])
+        if self.device.type == "cuda" and "random/cuda" in tensors:
+            torch.cuda.set_rng_state(tensors["random/cuda"], self.device)
+
+    def close(self) -> None:
+        """Drop the replicated network: a process group can only end once no network refers to it."""
+        self.network = self.module
+
+    def _work(self) -> None:
+        indices = self.order.index_select(0, self.position[None])[0]
+        images, labels = self.loader.batch(indices)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.criterion(_forward(self.network, images, self.config).float(), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        if self.config.ema_decay:
+            self._average()
+        self.total_loss += loss.detach()
+        self.position += 1
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """Move the averages towards the weights, faster in the first steps."""
+        steps = next(iter(self.optimizer.state.values()))["step"]
+        share = torch.clamp(9 / (steps + 9), min=1 - self.config.ema_decay)
+        averages, values = _floats(self.averaged), _floats(self.module)
+        torch._foreach_add_(averages, torch._foreach_mul(torch._foreach_sub(values, averages), share))
+
+    def _restore(self) -> None:
+        """Return to the state before the first step."""
+        self.position.zero_()
+        self.total_loss.zero_()
+        self.module.load_state_dict(self._start)
+        self.averaged.load_state_dict(self._start)
+        for moments in self._moments().values():
+            for tensor in moments.values():
+                tensor.zero_()
+
+    def _make_optimizer_state(self) -> None:
+        """Let the optimiser make its moments now, so that they can be loaded before the first step."""
+        for parameter in self.module.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self._restore()
+
+    def _moments(self) -> dict[str, dict[str, Any]]:
+        return {name: self.optimizer.state[parameter] for name, parameter in self.module.named_parameters()}
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _floats(module: nn.Module) -> list[Tensor]:
+    """The weights and the statistics of `module`, without counters."""
+    return [tensor for tensor in module.state_dict().values() if tensor.is_floating_point()]
+
+
+def _forward(module: nn.Module, images: Tensor, config: Config) -> Tensor:
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
+        logits: Tensor = _compiled()(module, images) if config.compile else module(images)
+    return logits
+
+
+@cache
+def _compiled() -> Callable[[nn.Module, Tensor], Tensor]:
+    """One compiled function for all networks, so that those of the same make are compiled once."""
+
+    def forward(module: nn.Module, images: Tensor) -> Tensor:
+        logits: Tensor = module(images)
+        return logits
+
+    torch._dynamo.config.recompile_limit = 256  # networks of so many makes; beyond it, they would silently not compile
+    # Channels last also where the compiler thinks that 32 channels are too few for it: they are not.
+    options: dict[str, Any] | None = {"force_layout_optimization": True} if torch.cuda.is_available() else None
+    return torch.compile(forward, dynamic=False, options=options)
+
+
+def _join(stream: torch.cuda.Stream | None, *, wait: bool = False) -> None:
+    """Order the work of `stream` and of the default stream one after the other; `wait` for both to end."""
+    if stream is None:
+        return
+    here = torch.cuda.current_stream(stream.device)
+    stream.wait_stream(here)
+    here.wait_stream(stream)
+    if wait:
+        here.synchronize()
