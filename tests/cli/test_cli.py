@@ -33,8 +33,9 @@ from equivariant_transformers.experiments import results
 from equivariant_transformers.hub.classifier import Classifier
 from equivariant_transformers.hub.zoo import pretrained
 from equivariant_transformers.models import build
-from equivariant_transformers.nn.layers import Canonicalized
+from equivariant_transformers.nn.canonicalizer import Canonicalized
 from equivariant_transformers.training import CHECKPOINT, Config, Stopped
+from equivariant_transformers.training import job as job_module
 from equivariant_transformers.training.checkpoint import read
 from equivariant_transformers.training.job import find_data
 
@@ -364,23 +365,23 @@ def test_evaluate_finds_the_error_that_training_found(et, trained):
 
 def test_evaluate_says_how_often_it_looked(et, bars, tmp_path):
     """With views a network without layers can look more than once, too."""
-    et("train", bars, *SMALL, "--layers", "", "--views", "rotation=0.5", "--epochs", 1, "--out", tmp_path)
+    et("train", bars, *SMALL, "--layers", "", "--augment", "rotation=0.5", "--epochs", 1, "--out", tmp_path)
     model = tmp_path / "model.safetensors"
     assert json.loads(et("evaluate", model, "--json").out)["tta"] == 1
-    assert json.loads(et("evaluate", model, "--looks", 3, "--json").out)["tta"] == 3
-    assert et("evaluate", model, "--looks", 3).out.endswith(", 3 looks at each\n")
+    assert json.loads(et("evaluate", model, "--tta", 3, "--json").out)["tta"] == 3
+    assert et("evaluate", model, "--tta", 3).out.endswith(", test-time augmentation 3\n")
     assert "tta" not in et("evaluate", model).out
-    et("evaluate", model, "--looks", 1)
+    et("evaluate", model, "--tta", 1)
 
 
 @pytest.mark.parametrize("tta", [1, 2, 4, 9])
 def test_more_looks_take_smaller_batches_and_no_more_memory(et, monkeypatch, tta):
     part = ImageSet(images=torch.zeros(10, 1, 64, 64, dtype=torch.uint8), labels=torch.arange(10), name="", origin="")
     monkeypatch.setattr("equivariant_transformers.cli.evaluate.load_test_images", lambda *_, **__: part)
-    monkeypatch.setattr("equivariant_transformers.cli.evaluate._BATCH", 4)
-    seen, answer = [], Canonicalized.answer
-    monkeypatch.setattr(Canonicalized, "answer", lambda *a: seen.append(len(a[1])) or answer(*a))
-    et("evaluate", "projective-mnist-softmax", "--looks", tta, "--device", "cpu")
+    monkeypatch.setitem(job_module._EVALUATION_BATCH, "cpu", 4)
+    seen, forward = [], Canonicalized.forward
+    monkeypatch.setattr(Canonicalized, "forward", lambda *a: seen.append(len(a[1])) or forward(*a))
+    et("evaluate", "projective-mnist-softmax", "--tta", tta, "--device", "cpu")
     assert sum(seen) == 10 * tta
     assert max(seen) == max(4, tta)
 
@@ -402,10 +403,10 @@ def test_evaluate_warns_of_a_folder_that_has_changed_since_training(et, bars, tm
     [
         "evaluate MODEL --device abacus",
         "evaluate MODEL --dataset nothing",
-        "evaluate MODEL --looks 2",
-        "evaluate projective-mnist-plain --looks 2",
+        "evaluate MODEL --tta 2",
+        "evaluate projective-mnist-plain --tta 2",
         "predict MODEL a.png --device abacus",
-        "predict projective-mnist-softmax a.png --looks 0",
+        "predict projective-mnist-softmax a.png --tta 0",
     ],
 )
 def test_a_wrong_name_is_wrong_usage(et, trained, wrong):
@@ -444,10 +445,10 @@ def test_predict(et, trained, bars, tmp_path):
 
 def test_predict_with_several_looks(et, bars):
     classifier, image = pretrained("projective-mnist-softmax"), Path(bars) / "down" / "0.png"
-    classifier.module.tta = 3
+    classifier.tta = 3
     with torch.no_grad():
         expected = classifier(classifier.prepare(image)[None]).exp().max().item()
-    (found,) = json.loads(et("predict", "projective-mnist-softmax", image, "--looks", 3, "--json").out)
+    (found,) = json.loads(et("predict", "projective-mnist-softmax", image, "--tta", 3, "--json").out)
     assert found["confidence"] == pytest.approx(expected, rel=1e-4)
     (once,) = json.loads(et("predict", "projective-mnist-softmax", image, "--json").out)
     assert once["confidence"] != pytest.approx(expected, rel=1e-4)
@@ -589,12 +590,12 @@ def test_info(et, tmp_path, monkeypatch):
         ("train ./no/such/folder", 2, "there is no folder ./no/such/folder"),
         ("train mnist --layers x_sheer", 2, "unknown chart 'x_sheer'. Did you mean 'x_shear'?"),
         ("train mnist --chart polar", 2, "unknown chart 'polar'"),
-        ("train mnist --views rotatoin=1", 2, "unknown group 'rotatoin'. Did you mean 'rotation'?"),
-        ("train mnist --views rotation", 2, "as in rotation=3.14, got 'rotation'"),
-        ("train mnist --views rotation=-1", 2, "the reach of 'rotation' is a positive number, got -1.0"),
+        ("train mnist --augment rotatoin=1", 2, "unknown group 'rotatoin'. Did you mean 'rotation'?"),
+        ("train mnist --augment rotation", 2, "as in rotation=3.14; got 'rotation'"),
+        ("train mnist --augment rotation=-1", 2, "max_theta of 'rotation' must be a positive finite number, got -1.0"),
         ("train mnist --network resnet", 2, "unknown network 'resnet'"),
         ("train mnist --predictor psychic", 2, "unknown predictor 'psychic'"),
-        ("train mnist --background pink", 2, "background must be border or black, got 'pink'"),
+        ("train mnist --fill pink", 2, "fill must be border or black, got 'pink'"),
         ("train mnist --epochs many", 2, "epochs takes a whole number, got 'many'"),
         ("train mnist --epochs 0", 2, "epochs must be at least 1, got 0"),
         ("train mnist --seed 1180591620717411303424", 2, "seed must be from -2**40 to 2**40, got 118"),
