@@ -240,7 +240,8 @@ def test_fresh_takes_nothing_away_before_it_can_begin_and_leaves_nothing_old(et,
     shutil.copytree(trained, directory)
     again = ["train", "--config", directory / "config.yaml", "--out", directory, "--fresh"]
     before = sorted(path.name for path in directory.iterdir())
-    et(*again, "--batch-size", 1000, code=1)
+    (tmp_path / "empty").mkdir()
+    et(*again, "--dataset", tmp_path / "empty", code=1)
     assert sorted(path.name for path in directory.iterdir()) == before
     et(*again, "--learning-rate", 1e30, code=3)
     assert not (directory / "model.safetensors").exists()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import sys
 import textwrap
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any
 
 import typer
 import yaml
@@ -22,12 +22,13 @@ from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.models import NETWORKS
 from equivariant_transformers.nn.augment import Augmentation, parse_max_theta
 from equivariant_transformers.nn.predictors import PREDICTORS
+from equivariant_transformers.text import quote
 from equivariant_transformers.training import Config
+from equivariant_transformers.training.config import kind_of
 from equivariant_transformers.training.job import find_data, find_device, is_folder
 
-_TYPES = get_type_hints(Config)
 _METAVARS = {int: "N", float: "X", str: "NAME", tuple: "A,B,..."}
-_WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", tuple: "a list of names"}
+_MOST_BYTES = 100_000  # of a YAML file; a config has about 1,000
 
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -59,14 +60,41 @@ def make_config(name: str | None, file: Path | None, flags: dict[str, Any]) -> C
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
-    """The fields in a YAML file."""
+    """Return the fields in a YAML file: a table of values and lists of values, and nothing deeper."""
+    with file.open("rb") as stream:
+        content = stream.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"{file} is no config: it is longer than {_MOST_BYTES:,} bytes")
     try:
-        fields = yaml.safe_load(file.read_text())
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        text = content.decode()
+        _check_plain(text)
+        table = yaml.compose(text, yaml.SafeLoader)
+        if not isinstance(table, yaml.MappingNode):
+            raise ValueError("it holds no fields of a config, as in epochs: 300")
+        names = [name.value for name, _ in table.value]
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError("the name of a field is a text, and no list")
+        twice = [name for index, name in enumerate(names) if name in names[:index]]
+        if twice:
+            raise ValueError(f"the field {quote(twice[0])} is given twice")
+        loader = yaml.SafeLoader("")
+        return {name.value: loader.construct_object(value, deep=True) for name, value in table.value}
+    except yaml.YAMLError as error:
         raise ValueError(f"{file} is no YAML: {error}") from error
-    if not isinstance(fields, dict):
-        raise ValueError(f"{file} holds no fields of a config, as in epochs: 300")
-    return fields
+    except ValueError as error:  # of the text, or of a number or a date in it
+        raise ValueError(f"{file} cannot be read: {error}") from error
+
+
+def _check_plain(text: str) -> None:
+    """Refuse what no config needs and what can grow without end: references, tags and nested lists."""
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) or getattr(event, "tag", None):
+            line = event.start_mark.line + 1
+            raise ValueError(f"line {line} has an anchor (&), an alias (*) or a tag (!): write the value itself")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > 2:
+            raise ValueError(f"line {event.start_mark.line + 1} is nested: a field is a value or a list of names")
 
 
 def to_yaml(config: Config) -> str:
@@ -87,7 +115,7 @@ def _check_names(config: Config) -> None:
 
 
 def _annotation(field: dataclasses.Field[Any]) -> Any:
-    kind, _ = _kind(field.name)
+    kind, _ = kind_of(field.name)
     default = "none" if field.default in (None, ()) else field.default
     options: dict[str, Any] = {
         "help": f"{_docstrings()[field.name]} [dim]({str(default).lower()})[/dim]",
@@ -101,23 +129,18 @@ def _annotation(field: dataclasses.Field[Any]) -> Any:
 
 def _convert(field: str, value: Any) -> Any:
     """What was written in a flag or a YAML file, as the type of the field."""
-    if field not in _TYPES:
+    if field not in Config.__dataclass_fields__:
         return value  # Config.from_dict says which fields there are
-    kind, optional = _kind(field)
+    kind, optional = kind_of(field)
     if optional and value in (None, "none", "None"):
         return None
-    given = value
     if kind is tuple and isinstance(value, str):
         value = [] if value in ("", "none", "None") else [name.strip() for name in value.split(",")]
     elif kind in (int, float) and isinstance(value, str):  # a flag, or 2e-3, which YAML takes for a text
         value = _number(kind, value)
-    elif kind is float and type(value) is int:
+    elif kind is float and type(value) is int and abs(value) <= sys.float_info.max:
         value = float(value)
-    if kind is tuple and isinstance(value, list) and all(isinstance(name, str) for name in value):
-        value = tuple(value)
-    if type(value) is not kind:
-        raise ValueError(f"{field} takes {_WANTED[kind]}, got {given!r}")
-    return value
+    return value  # Config says what is wrong with it
 
 
 def _number(kind: Callable[[str], Any], text: str) -> Any:
@@ -125,16 +148,6 @@ def _number(kind: Callable[[str], Any], text: str) -> Any:
         return kind(text)
     except ValueError:
         return text
-
-
-def _kind(field: str) -> tuple[Any, bool]:
-    """The plain type of a field, and whether it can also be None."""
-    kind = _TYPES[field]
-    optional = NoneType in get_args(kind)
-    if optional:
-        (kind,) = (part for part in get_args(kind) if part is not NoneType)
-    origin = get_origin(kind)
-    return str if origin is Literal else origin or kind, optional
 
 
 def _docstrings() -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""How the commands speak: results on stdout, everything else on stderr, and under torchrun only the first process."""
+"""How the commands speak: results on stdout, everything else on stderr, and under torchrun only the first process.
+
+Whatever is printed passes `visible`, so that no file name can move the cursor, change colours or hide itself.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,19 @@ from rich.text import Text
 
 from equivariant_transformers.data.cache import Progress as Report
 from equivariant_transformers.data.progress import Progress as Lines
+from equivariant_transformers.text import visible
 
 FAILED, WRONG_USAGE, DIVERGED, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
 """Exit codes."""
 
-ERR = Console(stderr=True, highlight=False)
-
+ERR = Console(stderr=True, highlight=False, emoji=False)  # names are shown as they are: :smile: stays
 
 _UNLIMITED = 10_000  # columns
 
 
 def out() -> Console:
     """Standard output; lines are as long as they need to be where it is no terminal."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = _UNLIMITED
     return console
@@ -63,13 +66,13 @@ def speaks() -> bool:
 def say(text: str) -> None:
     """Print a line of the result."""
     if speaks():
-        out().print(text, markup=False, soft_wrap=True)
+        out().print(visible(text, keep="\n"), markup=False, soft_wrap=True)
 
 
 def note(text: str) -> None:
     """Print a line about what goes on."""
     if speaks():
-        ERR.print(text, markup=False, soft_wrap=True)
+        ERR.print(visible(text, keep="\n"), markup=False, soft_wrap=True)
 
 
 def warn(text: str) -> None:
@@ -96,7 +99,7 @@ def table(*columns: str, rows: list[list[str]]) -> None:
     for column in columns:
         shown.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left")
     for row in rows:
-        shown.add_row(*map(Text, row))  # as they are: brackets in names are no markup
+        shown.add_row(*(Text(visible(cell)) for cell in row))  # brackets in names are no markup
     screen = out()
     with screen.capture() as captured:
         screen.print(shown)
@@ -112,17 +115,22 @@ def loading() -> Iterator[Report]:
     elif not ERR.is_terminal:
         yield Lines()
     else:
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+        )
         with Progress(*columns, console=ERR, transient=True) as progress:
             tasks: dict[str, Any] = {}
 
             def report(what: str, share: float) -> None:
                 if what not in tasks:
-                    tasks[what] = progress.add_task(what, total=1.0)
+                    tasks[what] = progress.add_task(visible(what), total=1.0)
                 progress.update(tasks[what], completed=share)
 
             yield report
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return visible(" ".join(text.split()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +13,11 @@ from torch import Tensor
 
 from equivariant_transformers.cli import console, models
 from equivariant_transformers.hub.classifier import Classifier
+from equivariant_transformers.text import visible
 from equivariant_transformers.training.job import find_device
+
+_UNSAFE = frozenset('/\\:*?"<>|')
+_LONGEST_NAME = 200  # bytes; most systems take 255 with the ending
 
 
 def predict(
@@ -26,7 +32,7 @@ def predict(
 ) -> None:
     """Say the class of each image, how sure the network is, and the pose that its layers found.
 
-    A file that cannot be read is named and skipped, and the exit code is 1.
+    A file that cannot be read, or whose canonical image cannot be written, is named, and the exit code is 1.
     """
     with console.usage():
         where = find_device(device)
@@ -36,8 +42,8 @@ def predict(
     found = [_predict(classifier, path, canonical_out) for path in images]
     for entry in found:
         if "error" in entry:
-            console.error(f"{entry['image']}: {entry['error']}")
-    good = [entry for entry in found if "error" not in entry]
+            console.error(f"{visible(entry['image'])}: {entry['error']}")
+    good = [entry for entry in found if "class" in entry]
     if as_json:
         console.print_json(found)
     elif good:
@@ -47,7 +53,7 @@ def predict(
             for e in good
         ]
         console.table("image", "class", ">confidence", *(f">{name}" for name in poses), rows=rows)
-    if len(good) < len(found):
+    if any("error" in entry for entry in found):
         raise typer.Exit(console.FAILED)
 
 
@@ -56,7 +62,7 @@ def _predict(classifier: Classifier, path: Path, canonical_out: Path | None) -> 
     try:
         image = classifier.prepare(path)[None].to(classifier.scale.device)
     except Exception as error:  # a damaged file can make a decoder raise almost anything
-        return {"image": str(path), "error": getattr(error, "strerror", None) or str(error)}
+        return {"image": str(path), "error": _reason(error)}
     shares = classifier(image)[0].softmax(0)
     best = int(shares.argmax())
     entry: dict[str, Any] = {
@@ -70,18 +76,48 @@ def _predict(classifier: Classifier, path: Path, canonical_out: Path | None) -> 
         for name, value in zip(out.names, out.pose[0].tolist(), strict=True):
             entry["pose"][_free(name, entry["pose"])] = value
         if canonical_out is not None:
-            entry["canonical"] = str(_write(classifier.to_bytes(out.image)[0], canonical_out, path.stem))
+            try:
+                entry["canonical"] = str(_write(classifier.to_bytes(out.image)[0], canonical_out, _safe(path.stem)))
+            except OSError as error:
+                entry["error"] = f"its canonical image cannot be written into {canonical_out}: {_reason(error)}"
     return entry
 
 
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
 def _write(image: Tensor, folder: Path, stem: str) -> Path:
+    """Write a PNG into `folder`, as a file that was not there before, and return its path."""
     from equivariant_transformers.data import pictures
 
+    content = io.BytesIO()
+    pictures.to_picture(image.cpu()).save(content, format="PNG")
     folder.mkdir(parents=True, exist_ok=True)
-    taken = {path.stem for path in folder.glob("*.png")}
-    path = folder / f"{_free(stem, taken)}.png"
-    pictures.to_picture(image.cpu()).save(path)
+    for number in count(1):
+        path = folder / (f"{stem}.png" if number == 1 else f"{stem}-{number}.png")
+        try:
+            with path.open("xb") as file:
+                try:
+                    file.write(content.getbuffer())
+                    file.flush()
+                except OSError:  # a full disk: no half of a picture stays
+                    path.unlink()
+                    raise
+        except FileExistsError:
+            continue
+        break
     return path
+
+
+def _safe(stem: str) -> str:
+    """Return the name of a file without what another system, or a terminal, could not take: never hidden, never empty.
+
+    >>> _safe("digit 3"), _safe(".."), _safe("a\\x1b[31m"), len(_safe("x" * 1000))
+    ('digit 3', 'image', 'a_[31m', 200)
+    """
+    name = "".join(c if c.isprintable() and c not in _UNSAFE else "_" for c in stem)
+    return name.encode()[:_LONGEST_NAME].decode(errors="ignore").strip(" .") or "image"
 
 
 def _free(name: str, taken: Any) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from equivariant_transformers.data import commands, registry
 from equivariant_transformers.data.progress import Progress
+from equivariant_transformers.text import visible
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,17 +32,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = commands.parse_options(given.option)
         registry.prepare(given.name, **options)
     except ValueError as error:
-        parser.error(str(error))
+        parser.error(visible(str(error)))
     progress = Progress()
     try:
         if given.command == "fetch":
-            print(commands.fetch(given.name, progress=progress, **options))
+            print(visible(commands.fetch(given.name, progress=progress, **options)))
         else:
             out = given.out or Path(f"{given.name}.png")
-            print(commands.show(given.name, out, progress=progress, **options))
+            print(visible(str(commands.show(given.name, out, progress=progress, **options))))
     except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
         progress.stop()
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {visible(' '.join(str(error).split()))}", file=sys.stderr)
         return 1
     return 0
 

@@ -6,15 +6,18 @@ import math
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from equivariant_transformers.data import cache
 from equivariant_transformers.data.cache import Progress
+from equivariant_transformers.data.files import check_regular
 from equivariant_transformers.data.imageset import ImageSet, Splits
 from equivariant_transformers.data.matfile import read_mat
 from equivariant_transformers.data.mnist import Digits, digits
 from equivariant_transformers.data.synthesis import TRANSLATIONS, image_set, placed, uniform
+from equivariant_transformers.text import quote
 
 SIZE = 40
 VALIDATION = 5_000
@@ -115,12 +118,18 @@ def _official_files(root: str | Path | None) -> list[Path]:
 def _read_official(paths: list[Path]) -> tuple[Tensor, Tensor]:
     images, labels = [], []
     for path in paths:
+        check_regular(path)
         arrays = read_mat(path)
         pixels, numbers = arrays.get("affNISTdata.image"), arrays.get("affNISTdata.label_int")
         if pixels is None or numbers is None or pixels.shape != (SIZE * SIZE, numbers.size):
-            raise ValueError(f"{path} is no affNIST file: it holds { ({k: v.shape for k, v in arrays.items()}) }")
+            shapes = {name: array.shape for name, array in arrays.items()}
+            raise ValueError(f"{path} is no affNIST file: it holds {quote(shapes)}")
+        if not (numbers.size and np.isin(numbers, range(10)).all()):
+            raise ValueError(f"{path} is no affNIST file: its labels are not digits from 0 to 9")
+        if pixels.dtype.kind not in "iuf" or not (pixels.min() >= 0 and pixels.max() <= 255):
+            raise ValueError(f"{path} is no affNIST file: its pixels are not from 0 to 255")
         images.append(torch.from_numpy(pixels.T.astype("u1")).reshape(-1, 1, SIZE, SIZE))
-        labels.append(torch.from_numpy(numbers.ravel().astype("i8")))
+        labels.append(torch.from_numpy(numbers.real.ravel().astype("i8")))
     pictures = torch.cat(images)
     edge = pictures.clone()
     edge[..., _MARGIN:-_MARGIN, _MARGIN:-_MARGIN] = 0

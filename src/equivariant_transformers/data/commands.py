@@ -23,7 +23,7 @@ def parse_options(texts: Sequence[str]) -> dict[str, Any]:
             raise ValueError(f"an option is NAME=VALUE, got {text!r}")
         try:
             options[name] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two of brackets without end
             options[name] = value
     return options
 

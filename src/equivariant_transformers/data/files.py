@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and read only where they are files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import hashlib
 import os
 import platform
 import secrets
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +20,22 @@ try:
     import fcntl
 except ImportError:  # on Windows, where what a killed process left stays
     fcntl = None  # type: ignore[assignment]
+
+
+def check_regular(path: Path) -> None:
+    """Raise an OSError unless `path` is a regular file or a link to one.
+
+    Reading a pipe, a socket or a device could block, or never end.
+
+    >>> check_regular(Path("/"))
+    Traceback (most recent call last):
+    IsADirectoryError: [Errno 21] a folder, not a file: '/'
+    """
+    mode = path.stat().st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "a folder, not a file", str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "a pipe, a socket or a device, not a file", str(path))
 
 
 @contextmanager

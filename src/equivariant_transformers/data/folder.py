@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from equivariant_transformers.data.cache import Progress
 from equivariant_transformers.data.imageset import ImageSet, Splits, statistics
+from equivariant_transformers.limits import MOST_CLASSES, MOST_SIDE
+from equivariant_transformers.text import quote, visible
 
 PART_NAMES = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"}
 """How a subfolder that holds a part of the data may be called."""
@@ -63,11 +66,13 @@ def from_folder(
     classes = sorted({below.name for folder in folders.values() for below in _subfolders(folder)})
     if not classes:
         raise ValueError(f"{path} has no class folders: put the images of each class into a subfolder named after it")
+    if len(classes) > MOST_CLASSES:
+        raise ValueError(f"{path} has {len(classes):,} class folders, at most {MOST_CLASSES:,} are supported")
+    broken: list[str] = []
     files = {
-        part: [(file, label) for label, name in enumerate(classes) for file in _files(folder / name)]
+        part: [(file, label) for label, name in enumerate(classes) for file in _files(path, folder / name, broken)]
         for part, folder in folders.items()
     }
-    broken: list[str] = []
     parts = {part: _read(path, found, size, channels, broken, progress) for part, found in files.items()}
     if broken:
         more = f" and {len(broken) - NAMED_AT_MOST} more" if len(broken) > NAMED_AT_MOST else ""
@@ -76,7 +81,8 @@ def from_folder(
     seen = {label for _, labels in parts.values() for label in labels.tolist()}
     empty = [name for label, name in enumerate(classes) if label not in seen]
     if empty:
-        raise ValueError(f"no readable image of class {', '.join(empty)} in {path}: add some or remove the folder")
+        listed = visible(", ".join(empty[:NAMED_AT_MOST])) + (", ..." if len(empty) > NAMED_AT_MOST else "")
+        raise ValueError(f"no readable image of class {listed} in {path}: add some or remove the folder")
     hollow = [str(folders[part]) for part, (_, labels) in parts.items() if not len(labels)]
     if hollow:
         raise ValueError(f"no readable image in {' and '.join(hollow)}: add some or remove the folder")
@@ -96,7 +102,7 @@ def from_dataset(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Splits:
-    """Any data set whose items are (image, class number), as torchvision's are.
+    """Any data set whose items are (image, class number), as torchvision's are. There are at most 100,000 classes.
 
     An image is a Pillow image, a tensor `(C, H, W)` or an array `(H, W, C)`, of bytes or from 0 to 1; leave
     normalisation out, the image set has its own.
@@ -120,18 +126,22 @@ def from_dataset(
 
     if not len(dataset):
         raise ValueError("the data set is empty")
-    first = pictures.to_picture(dataset[0][0])
+    first = pictures.to_picture(_item(dataset, 0, "train")[0])
     size = size or (first.height, first.width)
     channels = channels or (1 if len(first.getbands()) == 1 and first.mode != "P" else 3)
     options = {"validation": validation, "test": test}
     shares = {part: found for part, found in options.items() if isinstance(found, (int, float))}
     given = {part: found for part, found in options.items() if not isinstance(found, (int, float))}
+    names = classes or getattr(dataset, "classes", None)
+    known = None if names is None else tuple(map(str, names))
+    most = MOST_CLASSES if known is None else len(known)
     parts = {
-        part: _collect(found, part, size, channels, progress) for part, found in ({"train": dataset} | given).items()
+        part: _collect(found, part, size, channels, most, progress)
+        for part, found in ({"train": dataset} | given).items()
     }
-    highest = max(int(labels.max()) for _, labels in parts.values() if len(labels))
-    names = classes or getattr(dataset, "classes", None) or range(highest + 1)
-    return _splits(parts, shares, seed, name=name or type(dataset).__name__, classes=tuple(map(str, names)))
+    if known is None:
+        known = tuple(map(str, range(1 + max(int(labels.max()) for _, labels in parts.values() if len(labels)))))
+    return _splits(parts, shares, seed, name=name or type(dataset).__name__, classes=known)
 
 
 def _parts(path: Path) -> dict[str, Path]:
@@ -152,17 +162,64 @@ def _subfolders(folder: Path) -> list[Path]:
     return sorted(below for below in folder.iterdir() if below.is_dir() and not below.name.startswith("."))
 
 
-def _files(folder: Path) -> list[Path]:
-    """Every file below `folder` that is not hidden, in an order that depends on the names alone."""
-    files = [file for file in folder.rglob("*") if file.is_file()]
-    shown = {file.relative_to(folder).as_posix(): file for file in files}
-    return [file for name, file in sorted(shown.items()) if not any(part.startswith(".") for part in name.split("/"))]
+def _files(root: Path, folder: Path, broken: list[str]) -> list[Path]:
+    """Every file below `folder` that is not hidden, in an order that depends on the names alone.
+
+    Links to folders are not followed. What is neither a file nor a folder is among the files, so that it is named when
+    it cannot be read. Folders that cannot be listed are added to `broken`.
+    """
+    files: dict[str, Path] = {}
+    pending = [folder] if folder.is_dir() else []
+    while pending:
+        try:
+            below = list(os.scandir(pending.pop()))
+        except OSError as error:
+            broken.append(f"{visible(str(error.filename))} ({error.strerror})")
+            continue
+        for entry in below:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                pending.append(Path(entry.path))
+            elif not _is_folder(entry):
+                files[Path(entry.path).relative_to(folder).as_posix()] = Path(entry.path)
+    return [file for _, file in sorted(files.items())]
 
 
-def _empty(count: int, size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
-    if channels not in (1, 3) or min(size) < 1:
-        raise ValueError(f"a size of at least (1, 1) and 1 or 3 channels are needed, got {size} and {channels}")
-    return np.empty((count, channels, *size), np.uint8)
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+class _Pile:
+    """Images and labels that are added one by one. It takes memory for those that are there, not for those expected."""
+
+    def __init__(self, size: tuple[int, int], channels: int) -> None:
+        if channels not in (1, 3) or not (min(size) >= 1 and max(size) <= MOST_SIDE):
+            raise ValueError(
+                f"a size from (1, 1) to ({MOST_SIDE}, {MOST_SIDE}) and 1 or 3 channels are needed, "
+                f"got {quote(size)} and {quote(channels)}"
+            )
+        self.images = np.empty((0, channels, *size), np.uint8)
+        self.labels: list[int] = []
+
+    def add(self, image: NDArray[np.uint8], label: int) -> None:
+        """Add an image `(channels, *size)` and its label."""
+        count = len(self.labels)
+        if count == len(self.images):
+            self._resize(count + max(64, count // 4))
+        self.images[count] = image
+        self.labels.append(label)
+
+    def examples(self) -> Examples:
+        """Return all of them; nothing may be added any more."""
+        self._resize(len(self.labels))
+        return torch.from_numpy(self.images), torch.tensor(self.labels, dtype=torch.long)
+
+    def _resize(self, count: int) -> None:
+        self.images.resize((count, *self.images.shape[1:]), refcheck=False)  # in place where the system can
 
 
 def _read(
@@ -176,34 +233,60 @@ def _read(
     """The images in `files`, those that can be read; the others are added to `broken` with the reason."""
     from equivariant_transformers.data import pictures
 
-    images = _empty(len(files), size, channels)
-    labels: list[int] = []
+    pile = _Pile(size, channels)
     for index, (file, label) in enumerate(files):
         try:
-            images[len(labels)] = pictures.read(file, size, channels)
-            labels.append(label)
+            pile.add(pictures.read(file, size, channels), label)
         except Exception as error:  # a damaged file can make a decoder raise almost anything
-            broken.append(f"{file.relative_to(root).as_posix()} ({error})")
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            broken.append(visible(f"{file.relative_to(root).as_posix()} ({reason[:200]})"))
         if progress:
             progress(f"reading {root.name}", (index + 1) / len(files))
-    return torch.from_numpy(images[: len(labels)]), torch.tensor(labels, dtype=torch.long)
+    return pile.examples()
 
 
-def _collect(dataset: Dataset, part: str, size: tuple[int, int], channels: int, progress: Progress | None) -> Examples:
+def _collect(
+    dataset: Dataset, part: str, size: tuple[int, int], channels: int, classes: int, progress: Progress | None
+) -> Examples:
     from equivariant_transformers.data import pictures
 
-    images = _empty(len(dataset), size, channels)
-    labels: list[int] = []
-    for index in range(len(dataset)):
-        image, label = dataset[index]
-        images[index] = pictures.fit(pictures.to_picture(image), size, channels)
-        try:
-            labels.append(operator.index(label))
-        except TypeError:
-            raise ValueError(f"item {index} has label {label!r}; a class number from 0 is needed") from None
+    pile = _Pile(size, channels)
+    count = len(dataset)
+    for index in range(count):
+        image, label = _item(dataset, index, part)
+        number = _class_number(label)
+        if number is None or not 0 <= number < classes:
+            raise ValueError(
+                f"item {index} of the {part} part has label {quote(label)}; "
+                f"a class number from 0 to {classes - 1} is needed"
+            )
+        pile.add(pictures.fit(pictures.to_picture(image), size, channels), number)
         if progress:
-            progress(f"reading the {part} part", (index + 1) / len(dataset))
-    return torch.from_numpy(images), torch.tensor(labels, dtype=torch.long)
+            progress(f"reading the {part} part", (index + 1) / count)
+    return pile.examples()
+
+
+def _item(dataset: Dataset, index: int, part: str) -> tuple[Any, Any]:
+    try:
+        item = dataset[index]
+    except (IndexError, KeyError):
+        message = f"the {part} part has no item {index}, though its length is {len(dataset)}"
+        raise ValueError(message) from None
+    if not isinstance(item, (tuple, list)) or len(item) != 2:
+        raise ValueError(
+            f"item {index} of the {part} part is no pair of an image and a class number, it is {quote(item)}"
+        )
+    return item[0], item[1]
+
+
+def _class_number(label: Any) -> int | None:
+    """Return `label` as a whole number, None if it is none; true and false are none."""
+    if isinstance(label, (bool, np.bool_)) or getattr(label, "dtype", None) == torch.bool:
+        return None
+    try:
+        return operator.index(label)
+    except (TypeError, ValueError, RuntimeError):
+        return None
 
 
 def _splits(parts: dict[str, Examples], shares: dict[str, float], seed: int, **fields: Any) -> Splits:

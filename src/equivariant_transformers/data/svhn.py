@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from equivariant_transformers.data import cache
+from equivariant_transformers.data.files import check_regular
 from equivariant_transformers.data.imageset import ImageSet, Splits, statistics
 from equivariant_transformers.data.matfile import read_mat
+from equivariant_transformers.text import quote
 
 HOST = "http://ufldl.stanford.edu/housenumbers/"
 
@@ -100,6 +102,7 @@ def _fetch(release: Release, folder: Path, progress: cache.Progress | None) -> P
     """The path of a file in `folder`, downloaded if it is not there; what arrives must be the official file."""
     path = folder / release.file
     if path.exists():
+        check_regular(path)
         return path
     what = f"downloading {release.file} ({release.bytes / 1e6:.0f} MB)"
     tell = progress and (lambda _, share: progress(what, share))
@@ -131,8 +134,13 @@ def _read(path: Path) -> tuple[Tensor, Tensor]:
     """Images `(N, 3, 32, 32)` and labels `(N,)` from a file's `X` `(32, 32, 3, N)` and `y` `(N, 1)`."""
     arrays = read_mat(path)
     shapes = {name: array.shape for name, array in arrays.items()}
-    if shapes.get("X", ())[:3] != (32, 32, 3) or shapes.get("y") != (shapes["X"][3], 1):
-        raise ValueError(f"{path} needs X of shape (32, 32, 3, N) and y of shape (N, 1), it has {shapes}")
-    images = np.ascontiguousarray(arrays["X"].transpose(3, 2, 0, 1))
-    digits = torch.from_numpy(arrays["y"][:, 0].astype(np.int64))
+    pixels, numbers = arrays.get("X"), arrays.get("y")
+    if pixels is None or numbers is None or pixels.shape != (32, 32, 3, len(numbers)) or numbers.shape[1:] != (1,):
+        raise ValueError(f"{path} needs X of shape (32, 32, 3, N) and y of shape (N, 1), it has {quote(shapes)}")
+    if pixels.dtype != np.uint8:
+        raise ValueError(f"{path} needs X of bytes (uint8), it has {pixels.dtype}")
+    if not np.isin(numbers, range(256)).all():
+        raise ValueError(f"{path} needs whole numbers in y, the digits from 1 to 10; it has others")
+    images = np.ascontiguousarray(pixels.transpose(3, 2, 0, 1))
+    digits = torch.from_numpy(numbers[:, 0].real.astype(np.int64))
     return torch.from_numpy(images), torch.where(digits == 10, 0, digits)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from equivariant_transformers.geometry import exponential, projective
 from equivariant_transformers.geometry.exponential import Matrix3
+from equivariant_transformers.text import quote
 
 T = TypeVar("T")
 Flow = Callable[[Tensor, Tensor], Tensor]
@@ -212,6 +213,6 @@ def lookup(table: dict[str, T], name: str, kind: str) -> T:
     """`table[name]`, with an error that lists the names and suggests the nearest one."""
     if isinstance(name, str) and name in table:
         return table[name]
-    nearest = difflib.get_close_matches(str(name), table, n=1)
+    nearest = difflib.get_close_matches(str(name)[:100], table, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-    raise ValueError(f"unknown {kind} {name!r}.{hint} The {kind}s are: {', '.join(table)}")
+    raise ValueError(f"unknown {kind} {quote(name)}.{hint} The {kind}s are: {', '.join(table)}")

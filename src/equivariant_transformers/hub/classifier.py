@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from equivariant_transformers.data.imageset import ImageSet, scale_and_shift
+from equivariant_transformers.data.imageset import ImageSet, check_normalisation, scale_and_shift
+from equivariant_transformers.limits import MOST_CHANNELS, MOST_CLASSES, MOST_SIDE
 from equivariant_transformers.nn.augment import TTA, Augmentation, check_tta, parse_max_theta
 from equivariant_transformers.nn.canonicalization import Canonicalization
 from equivariant_transformers.nn.canonicalizer import Canonicalized
+from equivariant_transformers.text import quote
 from equivariant_transformers.training import checkpoint
 from equivariant_transformers.training.aliases import current_fields, current_weights
 from equivariant_transformers.training.config import Config
@@ -30,7 +32,11 @@ _MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeErro
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What there is to know about a trained network besides its weights. Errors are in per cent."""
+    """What there is to know about a trained network besides its weights. Errors are in per cent.
+
+    Images have at most 1024 channels and 1024 x 1024 pixels, and there are at most 100,000 classes. Other values, and a
+    mean or a deviation that cannot normalise an image, raise a ValueError.
+    """
 
     config: Config
     in_channels: int
@@ -50,6 +56,30 @@ class Card:
     """A hash of the labels of all its images when the network was trained; None where it is not known."""
     validation_error: float | None = None
     test_error: float | None = None
+
+    def __post_init__(self) -> None:
+        sizes = {"in_channels": ((self.in_channels,), MOST_CHANNELS), "size": (self.size, MOST_SIDE)}
+        for name, (values, most) in sizes.items():
+            if not all(type(value) is int and 1 <= value <= most for value in values):
+                raise ValueError(f"{name} must be from 1 to {most}, got {quote(getattr(self, name))}")
+        if len(self.size) != 2:
+            raise ValueError(f"size is the height and the width of an image, got {quote(self.size)}")
+        if not 1 <= len(self.classes) <= MOST_CLASSES:
+            raise ValueError(f"a network tells 1 to {MOST_CLASSES:,} classes apart, got {len(self.classes):,}")
+        for name in ("data", "origin", "labels"):
+            self._check(
+                name, isinstance(getattr(self, name), str) or (name == "labels" and self.labels is None), "a text"
+            )
+        self._check("classes", all(isinstance(name, str) for name in self.classes), "texts")
+        check_normalisation(self.mean, self.std, self.in_channels)
+        self._check("fill", self.fill is None or _is_number(self.fill), "a number or None")
+        for name in ("validation_error", "test_error"):
+            error = getattr(self, name)
+            self._check(name, error is None or (_is_number(error) and 0 <= error <= 100), "per cent or None")
+
+    def _check(self, name: str, holds: bool, allowed: str) -> None:
+        if not holds:
+            raise ValueError(f"{name} must be {allowed}, got {quote(getattr(self, name))}")
 
     @classmethod
     def of(cls, config: Config, images: ImageSet) -> Self:
@@ -76,16 +106,40 @@ class Card:
             fill=self.fill,
         )
 
+    def check(self, tensors: dict[str, Tensor]) -> None:
+        """Raise an error unless `tensors` are weights of the network, before the network takes any memory.
+
+        A card may promise a network of any size; the tensors beside it cannot.
+        """
+        with torch.device("meta"):
+            self.build().load_state_dict(tensors, assign=True)
+
     def to_dict(self) -> dict[str, Any]:
         """The fields, as JSON has them."""
         return {**dataclasses.asdict(self), "config": self.config.to_dict()}
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
-        """The card with these fields."""
+        """The card with these fields; a ValueError says which are missing, unknown or wrong."""
+        if not isinstance(fields, dict):
+            raise ValueError(f"a card is a table of fields, got {quote(fields)}")
         fields = current_fields(fields)
-        lists = {name: tuple(fields[name]) for name in ("size", "classes", "mean", "std")}
-        return cls(**{**fields, **lists, "config": Config.from_dict(fields["config"])})
+        known = {field.name: field.default is not dataclasses.MISSING for field in dataclasses.fields(cls)}
+        unknown = sorted(map(str, fields.keys() - known.keys()))
+        missing = [name for name, has_default in known.items() if not has_default and name not in fields]
+        if unknown or missing:
+            raise ValueError(f"the card lacks the fields {missing} and has unknown ones {quote(unknown)}")
+        lists = {name: fields[name] for name in ("size", "classes", "mean", "std")}
+        for name, value in lists.items():
+            if not isinstance(value, (list, tuple)):
+                raise ValueError(f"{name} must be a list, got {quote(value)}")
+        made = {name: tuple(value) for name, value in lists.items()}
+        return cls(**{**fields, **made, "config": Config.from_dict(fields["config"])})
+
+
+def _is_number(value: object) -> bool:
+    """Return whether `value` is a number that float32 can hold."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 3e38
 
 
 class Classifier(nn.Module):
@@ -169,10 +223,11 @@ class Classifier(nn.Module):
             )
         try:
             card = Card.from_dict(description["card"])
-            with torch.random.fork_rng(devices=[]):
-                module = card.build()
             names = current_weights(tensors)
             tensors = {names[name]: tensor for name, tensor in tensors.items()}
+            card.check(tensors)
+            with torch.random.fork_rng(devices=[]):
+                module = card.build()
             _check_types(tensors, module)
             module.load_state_dict(tensors)
             return cls(module, card).eval()

@@ -9,6 +9,7 @@ from torch import nn
 
 from equivariant_transformers.geometry.atlas import classifier_chart
 from equivariant_transformers.geometry.groups import lookup
+from equivariant_transformers.limits import MOST_CHANNELS, MOST_CLASSES, MOST_ITERATIONS, MOST_LAYERS, MOST_SIDE
 from equivariant_transformers.models.affnist import AffNISTCNN
 from equivariant_transformers.models.capsule import CapsuleNetwork
 from equivariant_transformers.models.resnet import resnet10, resnet18, resnet34
@@ -16,6 +17,7 @@ from equivariant_transformers.models.z2cnn import Z2CNN
 from equivariant_transformers.nn.canonicalizer import Canonicalized, Canonicalizer
 from equivariant_transformers.nn.layers import make_layer
 from equivariant_transformers.nn.predictors import PREDICTORS
+from equivariant_transformers.text import quote
 
 NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "z2cnn": Z2CNN,
@@ -49,14 +51,14 @@ def build(
     Args:
         network: a classifier of `NETWORKS`.
         layers: charts whose poses are removed, one after the other; poses of two groups are removed together. Without
-            layers the classifier sees the image as it is.
-        iterations: number of times the layers are run, with the same weights, on their own result.
+            layers the classifier sees the image as it is. At most 32.
+        iterations: number of times the layers are run, with the same weights, on their own result, at most 32.
         chart: coordinates in which the classifier sees the image, its own by default.
         predictor: `consistent` samples the library's charts; `softmax`, the paper's, and `direct`, the Spatial
             Transformer's, have the paper's ranges and the image's size.
-        in_channels: channels of the images.
-        classes: number of logits.
-        size: height and width of the images.
+        in_channels: channels of the images, at most 1024.
+        classes: number of logits, at most 100,000.
+        size: height and width of the images, at most 1024 each.
         strides: strides of the convolutions of the paper's predictors; (1, 1) on SVHN.
         dropout: dropout rate of the classifier; capsules have none.
         fill: value of the normalised images outside their frame; None takes the mean of each image's border.
@@ -69,6 +71,17 @@ def build(
     """
     if isinstance(layers, str):
         raise ValueError(f"layers are a list of names, got {layers!r}; did you mean [{layers!r}]?")
+    height, width = size
+    for name, value, most in (
+        ("in_channels", in_channels, MOST_CHANNELS),
+        ("classes", classes, MOST_CLASSES),
+        ("the height", height, MOST_SIDE),
+        ("the width", width, MOST_SIDE),
+        ("iterations", iterations, MOST_ITERATIONS),
+        ("the number of layers", len(layers) or 1, MOST_LAYERS),
+    ):
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise ValueError(f"{name} must be a whole number from 1 to {most:,}, got {quote(value)}")
     sampled = None if chart is None else classifier_chart(chart, size)
     sheets, wraps = (1, (False, False)) if sampled is None else (sampled.sheets, sampled.periodic)
     options = {"size": size} if network == "capsule" else {"dropout": dropout, "wraps": wraps}

@@ -17,6 +17,8 @@ from equivariant_transformers.geometry.groups import group as find_group
 from equivariant_transformers.geometry.motion import group_warp
 from equivariant_transformers.geometry.resampling import check_images
 from equivariant_transformers.geometry.warp import Warp
+from equivariant_transformers.limits import MOST_TTA
+from equivariant_transformers.text import quote
 
 MaxTheta: TypeAlias = Mapping[str, float] | Mapping[Group, float] | Mapping[str | Group, float]
 """Largest parameter of each group, or of the group of each name."""
@@ -124,8 +126,8 @@ class TTA(nn.Module):
 
 def check_tta(count: int, augmentation: Augmentation) -> None:
     """Raise an error if a network with this `augmentation` cannot average over `count` transformations."""
-    if count < 1:
-        raise ValueError(f"tta must be at least 1, got {count}")
+    if not 1 <= count <= MOST_TTA:
+        raise ValueError(f"tta must be from 1 to {MOST_TTA}, got {quote(count)}")
     if count > 1 and not augmentation.max_theta:
         raise ValueError(f"tta > 1 needs a network trained with augmentation; this one has none, and tta is {count}")
 
@@ -143,7 +145,9 @@ def parse_max_theta(items: Iterable[str]) -> dict[str, float]:
         try:
             max_theta[name] = float(limit)
         except ValueError:
-            raise ValueError(f"augment takes a group and its max_theta, as in rotation=3.14; got {item!r}") from None
+            raise ValueError(
+                f"augment takes a group and its max_theta, as in rotation=3.14; got {quote(item)}"
+            ) from None
     return max_theta
 
 
