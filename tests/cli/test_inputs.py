@@ -368,7 +368,6 @@ def test_a_card_with_a_wrong_config_builds_nothing(model, field, value):
         ({"size": (64.0, 64)}, "height"),
         ({"iterations": 10**6}, "iterations"),
         ({"layers": ["rotation"] * 10**4}, "layers"),
-        ({"tta": 10**9, "augment": {"rotation": 1.0}}, "tta"),
     ],
 )
 def test_networks_beyond_all_reason_are_not_built(options, name):

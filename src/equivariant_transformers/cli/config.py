@@ -20,7 +20,6 @@ from equivariant_transformers.cli.presets import preset
 from equivariant_transformers.geometry.atlas import chart
 from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.models import NETWORKS
-from equivariant_transformers.nn.augment import Augmentation, parse_max_theta
 from equivariant_transformers.nn.predictors import PREDICTORS
 from equivariant_transformers.text import quote
 from equivariant_transformers.training import Config
@@ -111,7 +110,6 @@ def _check_names(config: Config) -> None:
     lookup(PREDICTORS, config.predictor, "predictor")
     for name in (*config.layers, *([config.chart] if config.chart else [])):
         chart(name)
-    Augmentation(parse_max_theta(config.augment))
 
 
 def _annotation(field: dataclasses.Field[Any]) -> Any:

@@ -112,7 +112,11 @@ class Card:
         A card may promise a network of any size; the tensors beside it cannot.
         """
         with torch.device("meta"):
-            self.build().load_state_dict(tensors, assign=True)
+            module = self.build()
+        for name, tensor in module.state_dict().items():
+            if name in tensors and tensors[name].is_floating_point() != tensor.is_floating_point():
+                raise TypeError(f"{name} is {tensors[name].dtype}, not {tensor.dtype}")
+        module.load_state_dict(tensors, assign=True)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields, as JSON has them."""
@@ -228,16 +232,8 @@ class Classifier(nn.Module):
             card.check(tensors)
             with torch.random.fork_rng(devices=[]):
                 module = card.build()
-            _check_types(tensors, module)
             module.load_state_dict(tensors)
             return cls(module, card).eval()
         except _MISFITS as error:
             reason = " ".join(str(error).split())
             raise checkpoint.CheckpointError(f"{path} is no model of this version of the library: {reason}") from error
-
-
-def _check_types(tensors: dict[str, Tensor], module: nn.Module) -> None:
-    """Raise a TypeError if counters and weights are mixed up; weights of any precision are converted."""
-    for name, tensor in module.state_dict().items():
-        if name in tensors and tensors[name].is_floating_point() != tensor.is_floating_point():
-            raise TypeError(f"{name} is {tensors[name].dtype}, not {tensor.dtype}")

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from typing_extensions import Self
 
 from equivariant_transformers.limits import MOST_ITERATIONS, MOST_LAYERS, MOST_TTA
+from equivariant_transformers.nn.augment import Augmentation, parse_max_theta
 from equivariant_transformers.text import quote
 from equivariant_transformers.training.aliases import current_fields
 
@@ -108,6 +109,7 @@ class Config:
         for name in ("seed", "data_seed"):  # with which the seeds made of them fit into 64 bits
             self._check(name, abs(getattr(self, name)) <= 2**40, "from -2**40 to 2**40")
         self._check("tta", self.tta == 1 or bool(self.augment), "1 without augment")
+        Augmentation(parse_max_theta(self.augment))  # raises an error that names the item
         self._check("dropout", 0 <= self.dropout < 1, "in [0, 1)")
         self._check("pose_noise", 0 <= self.pose_noise < 1, "in [0, 1)")
         self._check("learning_rate", self.learning_rate > 0, "positive")
