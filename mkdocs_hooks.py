@@ -1,4 +1,4 @@
-"""What the documentation site adds to the pages in docs/: a page a module, the notebook, and formulas as MathML."""
+"""Pages of the documentation site that no file in docs/ holds: the API, the notebook, and formulas as MathML."""
 
 from __future__ import annotations
 
@@ -18,42 +18,59 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent
 PACKAGE = "equivariant_transformers"
+PACKAGES = ("geometry", "nn", "audit", "models", "data", "training", "hub", "experiments", "viz")
 NOTEBOOK = ROOT / "docs" / "quickstart.ipynb"
 API = """# API
 
-`import equivariant_transformers as et` brings these names. The pages are made from docstrings, whose examples
-are tests.
+These pages are generated from the docstrings. The examples in the docstrings are tests.
 
-| name | |
+## Packages
+
+| package | description |
+|---|---|
+{packages}
+
+## Names in `et`
+
+`import equivariant_transformers as et` provides these names.
+
+| name | description |
 |---|---|
 {names}
+"""
+PAGE = """# {name}
 
-## Modules
-
-| module | |
-|---|---|
-{modules}
+::: {package}.{name}
+    options:
+      members: false
+"""
+ENTRY = """
+::: {path}
+    options:
+      show_root_heading: true
+      show_root_full_path: false
+      show_root_toc_entry: true
 """
 DOCTEST = re.compile(r"^>>> .*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the modules into the navigation, under the page that lists them."""
+    """Add the packages to the navigation, below the page that lists them."""
     api = next(section for section in config.nav if "API" in section)  # type: ignore[union-attr]
-    api["API"] = [api["API"], *({name: f"api/{name}.md"} for name in modules())]
+    api["API"] = [api["API"], *({name: f"api/{name}.md"} for name in PACKAGES)]
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that no file in docs/ holds."""
+    """Add the generated pages."""
     for path, content in (*api_pages(), *notebook_pages()):
         files.append(File.generated(config, path, content=content))
     return files
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Write formulas in the browser's own language for them: no script, no fonts to load."""
+    """Replace formulas by MathML, which needs no script and no fonts."""
     return FORMULA.sub(mathml, html)
 
 
@@ -64,23 +81,35 @@ def mathml(formula: re.Match[str]) -> str:
 
 @cache
 def package() -> griffe.Module:
-    """The library, read and not imported."""
+    """Load the source of the library without importing it."""
     return griffe.load(PACKAGE, search_paths=[ROOT / "src"], resolve_aliases=True)
 
 
-def modules() -> list[str]:
-    """The public modules and subpackages."""
-    return sorted(name for name in package().modules if not name.startswith("_"))
+def public(module: griffe.Object | griffe.Alias) -> dict[str, griffe.Object | griffe.Alias]:
+    """Return the names in `__all__`, or the public names that the module itself defines if it has no `__all__`."""
+    own = (name for name, thing in module.members.items() if not (name.startswith("_") or thing.is_alias))
+    found = {str(name): module[str(name)] for name in module.exports or own}
+    # A function that is called like its module: data.mnist is the function.
+    return {name: thing[name] if thing.is_module and name in thing.members else thing for name, thing in found.items()}
 
 
 def api_pages() -> Iterator[tuple[str, str]]:
-    public = {name: package()[name] for name in package().exports or ()}
-    public |= {name: thing[name] for name, thing in public.items() if thing.is_module}  # et.derive is the function
-    names = [f"| [`et.{name}`][{thing.canonical_path}] | {first_sentence(thing)} |" for name, thing in public.items()]
-    rows = [f"| [`{name}`]({name}.md) | {first_sentence(package()[name])} |" for name in modules()]
-    yield "api/index.md", API.format(names="\n".join(names), modules="\n".join(rows))
-    for name in modules():
-        yield f"api/{name}.md", f"# {name}\n\n::: {PACKAGE}.{name}\n"
+    """Yield a page for each package with its public names, and a page that lists all of them."""
+    top = public(package())
+    for name in PACKAGES:
+        entries = public(package()[name])
+        # Names of `et` that the package loads on demand are not in its `__all__`.
+        entries |= {key: thing for key, thing in top.items() if thing.canonical_path.startswith(f"{PACKAGE}.{name}.")}
+        page = PAGE.format(name=name, package=PACKAGE)
+        yield f"api/{name}.md", page + "".join(ENTRY.format(path=thing.canonical_path) for thing in entries.values())
+    packages = [f"| [`{name}`]({name}.md) | {first_sentence(package()[name])} |" for name in PACKAGES]
+    names = [f"| [`et.{name}`]{target(name, thing)} | {first_sentence(thing)} |" for name, thing in top.items()]
+    yield "api/index.md", API.format(packages="\n".join(packages), names="\n".join(names))
+
+
+def target(name: str, thing: griffe.Object | griffe.Alias) -> str:
+    """Return the link to a package or to the entry of a name."""
+    return f"({name}.md)" if thing.is_module else f"[{thing.canonical_path}]"
 
 
 def first_sentence(thing: griffe.Object | griffe.Alias) -> str:
@@ -89,7 +118,7 @@ def first_sentence(thing: griffe.Object | griffe.Alias) -> str:
 
 
 class Doctests(griffe.Extension):
-    """Examples in docstrings, which begin with >>>, as blocks of code: to Markdown they are quotations."""
+    """Turns the examples in docstrings, which Markdown reads as quotations, into code blocks."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring:
@@ -97,7 +126,7 @@ class Doctests(griffe.Extension):
 
 
 def notebook_pages() -> Iterator[tuple[str, str | bytes]]:
-    """The notebook as a page, and its pictures."""
+    """Yield the notebook as a page, and its pictures."""
     parts = []
     for number, cell in enumerate(json.loads(NOTEBOOK.read_text())["cells"]):
         source = "".join(cell["source"])
@@ -107,7 +136,7 @@ def notebook_pages() -> Iterator[tuple[str, str | bytes]]:
             if "image/png" in data:
                 picture = f"figures/quickstart-{number}.png"
                 yield picture, base64.b64decode(data["image/png"])
-                parts.append(f"![What the cell above draws]({picture})")
+                parts.append(f"![Output of the cell above]({picture})")
             else:
                 parts.append(f"```text\n{''.join(data['text/plain']).rstrip()}\n```")
     parts.insert(1, f"[:material-download: This page as a notebook]({NOTEBOOK.name}){{ .md-button }}")

@@ -1,6 +1,6 @@
 """Ideas for a lower error, most of them not in the library: the four-layer network with views, patched and trained.
 
-    python benchmarks/leads.py [--variant 'two passes'] [--variant 'three peers'] [--versions '8 versions'] [--fast]
+    python benchmarks/leads.py [--variant 'two passes'] [--variant 'three peers'] [--versions '8 copies'] [--fast]
     python benchmarks/leads.py --model projective-mnist-softmax [--model runs/NAME/model.safetensors] [--looks 8]
 
 Each run is a row of results/screening/leads.json. Rows that are there are not run again. With --model nothing is
@@ -29,7 +29,7 @@ from equivariant_transformers.training import memory, train
 from equivariant_transformers.training.job import find_device, load_data, make_job, place
 from equivariant_transformers.training.optimization import Evaluation
 
-ROW = "ET-LP sh-hr-px-py: averaging, views"
+ROW = "ET-LP sh-hr-px-py: EMA, augmentation"
 OUT = Path("results/screening/leads.json")
 ABOUT = (
     f"The row '{ROW}' of `et reproduce beat`, patched by benchmarks/leads.py. eight_versions: the error on eight "
@@ -224,7 +224,7 @@ def main():
     parser.add_argument("--variant", action="append", help="one of them; may be repeated")
     parser.add_argument("--model", action="append", help="a trained network, by name or file; may be repeated")
     parser.add_argument("--looks", type=int, default=1, help="over how many views the answers of --model are averaged")
-    parser.add_argument("--versions", default="1 version", help="the column of the row, as in '8 versions'")
+    parser.add_argument("--versions", default="1 copy", help="the column of the row, as in '8 copies'")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--epochs", type=int, help="instead of those of the row")
     parser.add_argument("--examples", type=int, help="instead of all 10,000")

@@ -34,6 +34,25 @@ def test_the_training_loop_runs_before_and_after_the_change(library, added, monk
     assert all(parameter.grad is not None for parameter in space["model"].parameters())
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/reproduction.md"])
+def test_the_summaries_quote_the_tables_of_results(page):
+    """A figure in a table that is written by hand stands in a generated table, with as many seeds."""
+    tables = "".join((ROOT / "docs" / name).read_text() for name in ("reproduction.md", "lab-notebook.md"))
+    tables = "".join(re.findall(r"<!-- [\w-]+ -->(.*?)<!-- end -->", tables, re.DOTALL)).replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
+    text = (ROOT / page).read_text()
+    if page == "README.md":
+        quoted = re.findall(r"^\|.* % \| ([\d.]+(?: ± [\d.]+)?) % \| (\d) \|", text, re.MULTILINE)
+        assert len(quoted) == 5
+    else:
+        part = text.partition("(`beat`)")[2].partition("## ")[0]
+        quoted = [(figure, "3") for figure in re.findall(r"\*\*([\d. ±]+)\*\*", part)]
+        assert len(quoted) == 4
+    for figure, seeds in quoted:
+        assert f"**{figure}** (n = {seeds})" in tables
+
+
 def test_the_chart_table_is_true():
     part = MATHEMATICS.partition("## The charts")[2].partition("## ")[0]
     lines = [line for line in part.splitlines() if line.startswith("| `")]

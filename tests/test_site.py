@@ -1,5 +1,6 @@
 """The documentation: its code runs and prints what it shows, its notebook runs, and the site builds by itself."""
 
+import importlib
 import io
 import json
 import os
@@ -86,11 +87,18 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
     )
     assert done.returncode == 0, done.stderr
     pages = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.html")}
-    assert {"index.html", "tour.html", "quickstart.html", "api/layers.html"} <= pages.keys()
+    assert {"index.html", "tour.html", "quickstart.html", "lab-notebook.html"} <= pages.keys()
     for name, page in pages.items():
         loaded = re.findall(r'<(?:script|img|iframe|source)\b[^>]*?\bsrc="([^"]*)"|<link\b[^>]*?\bhref="([^"]*)"', page)
         assert not [address for pair in loaded for address in pair if address.startswith(("http", "//"))], name
         assert "arithmatex" not in page, f"{name} has a formula that is no MathML"
         assert ">&gt;&gt;&gt;" not in page.replace('<span class="gp">&gt;&gt;&gt;', ""), f"{name} quotes a doctest"
     assert "<math" in pages["mathematics.html"]
-    assert 'id="equivariant_transformers.geometry.groups.Group.matrix"' in pages["api/groups.html"]
+    for name in ("geometry", "nn", "audit", "models", "data", "training", "hub", "experiments"):
+        package = importlib.import_module(f"equivariant_transformers.{name}")
+        shown = re.findall(rf'<h2 id="{package.__name__}\.[\w.]*?(\w+)"', pages[f"api/{name}.html"])
+        assert {*shown} - {"load_2019"} == {*package.__all__}
+    assert 'id="equivariant_transformers.geometry.groups.Group.matrix"' in pages["api/geometry.html"]
+    assert 'id="equivariant_transformers.models.legacy.load_2019"' in pages["api/models.html"]
+    # Signatures are wrapped.
+    assert '<span class="nf">Chart</span><span class="p">(</span>\n' in pages["api/geometry.html"]

@@ -32,6 +32,7 @@ from equivariant_transformers.experiments import (
     rotation,
     runner,
 )
+from equivariant_transformers.experiments.command import PAGES
 from equivariant_transformers.nn import layers
 from equivariant_transformers.training import CHECKPOINT, Config, Progress, Stopped, checkpoint
 from equivariant_transformers.training import job as job_module
@@ -155,10 +156,10 @@ def test_the_most_informative_runs_come_first():
 def test_rows_seeds_and_settings_can_be_chosen():
     configs = TABLE.configs(only=["averaged"], seeds=1, fast=True)
     assert configs == [TINY.replace(ema_decay=0.9, precision="bfloat16", compile=True)]
-    names = ["ET-LP sh", "2 versions", "Log-polar", "4 versions"]
+    names = ["ET-LP sh", "2 copies", "Log-polar", "4 copies"]
     chosen = EXPERIMENTS["table1"].configs(only=names, seeds=1)
     assert [(len(config.layers), config.copies) for config in chosen] == [(0, 2), (1, 2), (0, 4), (1, 4)]
-    assert len(EXPERIMENTS["table1"].configs(only=["2 versions"], seeds=1)) == 8
+    assert len(EXPERIMENTS["table1"].configs(only=["2 copies"], seeds=1)) == 8
     with pytest.raises(ValueError, match=r"no row or column 'large'; the rows are 'small', 'averaged'"):
         TABLE.configs(only=["large"])
 
@@ -545,17 +546,28 @@ def test_what_is_around_the_marks_stays(made, tmp_path):
     report.write_page(page, tmp_path)
     text = page.read_text()
     assert text.startswith("before\n<!-- tiny -->\n| test error")
-    assert text.endswith("*None of the 6 runs of this table has been made yet.*\n<!-- end -->\nafter <!-- end -->\n")
+    assert text.endswith("*None of the 6 runs of this table is finished.*\n<!-- end -->\nafter <!-- end -->\n")
     report.write_page(page, tmp_path)
     assert page.read_text() == text
     with pytest.raises(ValueError, match="without <!-- end --> after it"):
         report.fill("<!-- tiny -->", tmp_path)
 
 
-def test_the_page_is_made_from_the_result_files():
-    text = (ROOT / "docs" / "reproduction.md").read_text()
-    assert all(f"<!-- {name} -->" in text for name in (*EXPERIMENTS, rotation.NAME))
-    assert report.fill(text, ROOT / "results") == text
+def test_the_report_updates_every_page(made, tmp_path):
+    pages = [tmp_path / name for name in ("a.md", "b.md")]
+    for page in pages:
+        page.write_text("<!-- tiny -->\n<!-- end -->\n")
+    chosen = [argument for page in pages for argument in ("--page", str(page))]
+    assert main(["reproduce", "--report", "--results", str(tmp_path), *chosen]) == 0
+    filled = f"<!-- tiny -->\n{report.table('tiny', tmp_path)}\n<!-- end -->\n"
+    assert [page.read_text() for page in pages] == [filled, filled]
+
+
+def test_the_pages_are_made_from_the_result_files():
+    pages = [(ROOT / page).read_text() for page in PAGES]
+    for name in (*EXPERIMENTS, rotation.NAME):
+        assert sum(page.count(f"<!-- {name} -->") for page in pages) == 1, name
+    assert [report.fill(page, ROOT / "results") for page in pages] == pages
 
 
 # The command line

@@ -34,10 +34,13 @@ def reproduce(
     accept_other_files: AcceptOtherFiles = False,
     device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder that figures are drawn into.")] = Path("out"),
-    report: Annotated[
-        bool, typer.Option("--report", help="Run nothing; bring the page of results up to date.")
-    ] = False,
-    page: Annotated[Path, typer.Option(metavar="FILE", help="The page of results.")] = Path("docs/reproduction.md"),
+    report: Annotated[bool, typer.Option("--report", help="Run nothing; update the pages of results.")] = False,
+    page: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help=f"A page of results; may be repeated ({', '.join(map(str, command.PAGES))})."
+        ),
+    ] = None,
 ) -> None:
     """Make a table or a figure of the paper: train what is missing, then print it beside the paper's figures.
 
@@ -45,7 +48,7 @@ def reproduce(
     merge by copying their files.
     """
     if report:
-        command.write_report(page, results=results)
+        command.write_report(*(page or command.PAGES), results=results)
         return
     if name is None:
         raise typer.BadParameter(f"what shall be made? One of {', '.join(command.NAMES)}")

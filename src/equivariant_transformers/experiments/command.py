@@ -18,6 +18,8 @@ from equivariant_transformers.training.job import find_device
 
 NAMES = (*EXPERIMENTS, rotation.NAME, *FIGURES)
 """Everything that can be reproduced."""
+PAGES = (Path("docs/reproduction.md"), Path("docs/lab-notebook.md"))
+"""Pages with tables of results, relative to the root of the repository."""
 
 
 def check(name: str, only: Sequence[str] = ()) -> None:
@@ -104,9 +106,10 @@ def reproduce(
     return not crashes
 
 
-def write_report(page: Path, *, results: Path = Path("results")) -> None:
-    """Bring the tables of `page`, and the figures beside it that show results, up to date; runs nothing."""
-    report.write_page(page, results)
+def write_report(page: Path, *others: Path, results: Path = Path("results")) -> None:
+    """Update the tables of all pages, and the figures of results beside `page`; runs nothing."""
+    for each in (page, *others):
+        report.write_page(each, results)
     for name in ("figure-learning-rates", "figure-validation", "figure-rotation"):
         path = page.parent / "figures" / f"{name.removeprefix('figure-').replace('-', '_')}.png"
         try:

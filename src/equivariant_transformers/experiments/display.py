@@ -1,4 +1,4 @@
-"""How far a list of runs is: a line now and then, or a bar on a terminal."""
+"""Progress of a list of runs: a line at intervals, or a bar on a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNITS = {"h": 3600, "m": 60, "s": 1}
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in a duration such as 90s, 25m or 1h30m.
+    """Return the seconds in a duration such as 90s, 25m or 1h30m.
 
     >>> parse_duration("1h30m")
     5400.0
@@ -31,7 +31,7 @@ def parse_duration(text: str) -> float:
 
 
 def show_duration(seconds: float) -> str:
-    """`seconds` as people read them.
+    """Format `seconds` for people.
 
     >>> show_duration(83), show_duration(5400), show_duration(math.inf)
     ('1m23s', '1h30m', 'no limit')
@@ -44,10 +44,10 @@ def show_duration(seconds: float) -> str:
 
 
 class Display:
-    """Tells which runs are under way, how far they are and when they will end.
+    """Prints the current runs, their progress and the remaining time.
 
     Args:
-        budget: seconds until everything must stop.
+        budget: seconds until all runs must stop.
         every: seconds between two lines.
     """
 
@@ -59,7 +59,7 @@ class Display:
         self.begin(())
 
     def begin(self, names: Sequence[str], *, waiting: int = 0, estimate: float | None = None) -> None:
-        """The runs `names` start now, and `waiting` more will follow."""
+        """Start the display of the runs `names`; `waiting` more will follow."""
         self.batch_started = self.last_line = time.monotonic()
         self.names = names
         self.first: dict[str, float] = {}
@@ -72,7 +72,7 @@ class Display:
                 self.say(f"  {name}")
 
     def __call__(self, progress: Progress) -> None:
-        """Take note of a run's progress, and tell it if it is time to."""
+        """Record the progress of a run, and print it at most every `every` seconds."""
         done = (progress.epoch + progress.step / progress.steps) / progress.epochs
         self.first.setdefault(progress.name, done)
         self.done[progress.name] = done
@@ -88,7 +88,7 @@ class Display:
             self.say(self._status())
 
     def say(self, line: str) -> None:
-        """Write one line, with the time that has passed and the time that is left."""
+        """Write one line with the elapsed and the remaining time."""
         now = time.monotonic()
         times = f"[{show_duration(now - self.started)}, left {show_duration(self.deadline - now)}]"
         if self.bar is not None:
@@ -97,7 +97,7 @@ class Display:
             print(times, line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self.bar is not None:
             self.bar.stop()
 
@@ -115,7 +115,7 @@ class Display:
 
 
 def _bar() -> Bar | None:
-    """A bar that runs from 0 to 1, if the package for it is there."""
+    """Return a bar from 0 to 1, or None if rich is not installed."""
     try:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 COLOURS = {"ET": viz.POSE_COLOUR, "ST": viz.INVARIANT_COLOUR}
 CHARTS = ("rotation", "dilation", "x_shear", "hyperbolic_rotation", "x_perspective")
-"""Those of the paper's figure of coordinates."""
-_DASHES = {1: ":", 2: "--", 4: "-"}  # by how many dashes the name of a row has: the more layers, the more of the line
+"""Charts in the paper's figure of coordinates."""
+_DASHES = {1: ":", 2: "--", 4: "-"}  # by the number of dashes in a row's name: more layers, more solid
 SHOWN, VERSIONS = (0, 1, 4, 15), 3
-"""Test digits in the figure of predicted transformations, and how many versions of each."""
+"""Test digits in the figure of predicted transformations, and the number of copies of each."""
 HOUSES = range(12)
-"""Test images of SVHN in the figure of what its layers do."""
+"""Test images of SVHN in the figure of its layers."""
 
 
 Cells = dict[tuple[str, str], list[results.Record]]
@@ -43,10 +43,10 @@ class NothingToDraw(Exception):  # noqa: N818 (there is no failure)
 
 
 def learning_rates(root: Path, path: Path) -> None:
-    """The lowest, the mean and the highest of the runs' best validation errors against the learning rate."""
+    """Plot the lowest, mean and highest of the best validation errors against the learning rate."""
     found, settings = _found("learning-rates", root)
     if max(Counter(row for row, _ in found).values()) < 2:
-        raise NothingToDraw(f"the results of learning-rates in {root} are of one learning rate each")
+        raise NothingToDraw(f"the results of learning-rates in {root} have one learning rate per row")
     with _picture(path) as (axes,):
         for row in dict.fromkeys(row for row, _ in found):
             points = sorted(
@@ -57,7 +57,7 @@ def learning_rates(root: Path, path: Path) -> None:
             rates = [rate for rate, _ in points]
             low, mean, high = ([pick(values) for _, values in points] for pick in (min, fmean, max))
             seeds = sorted({len(values) for _, values in points})
-            label = f"{row} ({' to '.join(str(n) for n in dict.fromkeys((seeds[0], seeds[-1])))} runs a point)"
+            label = f"{row} ({' to '.join(str(n) for n in dict.fromkeys((seeds[0], seeds[-1])))} runs per point)"
             axes.fill_between(rates, low, high, color=COLOURS[row], alpha=0.2, linewidth=0)
             axes.plot(rates, mean, color=COLOURS[row], marker="o", label=label)
         axes.set(xscale="log", xlabel="learning rate", ylabel="best validation error, %", title=settings)
@@ -65,8 +65,8 @@ def learning_rates(root: Path, path: Path) -> None:
 
 
 def validation_curves(root: Path, path: Path) -> None:
-    """Validation error against the epoch for the rows of table 1 with one version, mean over seeds."""
-    found, settings = _found("table1", root, "1 version")
+    """Plot validation error against the epoch for the rows of table 1 with one copy, mean over seeds."""
+    found, settings = _found("table1", root, "1 copy")
     with _picture(path) as (axes,):
         for (row, _), records in found.items():
             epochs = min(len(record.validation_errors) for record in records)
@@ -82,7 +82,7 @@ def validation_curves(root: Path, path: Path) -> None:
 
 
 def rotations(root: Path, path: Path) -> None:
-    """Predicted against true rotation, a faint line a digit and the first one thick, the ideal dotted."""
+    """Plot predicted against true rotation: one faint line per digit, the first digit bold, the ideal dotted."""
     entries = rotation.load(root)
     if not entries:
         raise NothingToDraw(f"there are no results in {root / rotation.NAME}")
@@ -97,7 +97,7 @@ def rotations(root: Path, path: Path) -> None:
 
 
 def coordinates(root: Path, path: Path) -> None:
-    """Lines of equal pose (red) and of equal invariant (blue) of five charts."""
+    """Draw lines of equal pose (red) and of equal invariant (blue) for five charts."""
     with _picture(path, len(CHARTS)) as panels:
         for axes, name in zip(panels, CHARTS, strict=True):
             viz.coordinate_lines(atlas.chart(name), axes)
@@ -105,7 +105,7 @@ def coordinates(root: Path, path: Path) -> None:
 
 
 def dataset(root: Path, path: Path) -> None:
-    """Images of every class of Projective MNIST."""
+    """Draw images of every class of Projective MNIST."""
     from equivariant_transformers.data.sheet import contact_sheet
 
     sheet = contact_sheet(data.load("projective-mnist", test_copies=1).train)
@@ -114,16 +114,16 @@ def dataset(root: Path, path: Path) -> None:
 
 
 def transformations(root: Path, path: Path) -> None:
-    """What each layer of the pretrained network did to test digits of Projective MNIST, each in three poses."""
+    """Draw the output of each layer of the pretrained network for test digits in three poses each."""
     classifier = pretrained("projective-mnist")
     test = data.projective_mnist(examples=1, test_copies=VERSIONS).test
-    apart = len(test) // VERSIONS  # from a version of a digit to the next
+    apart = len(test) // VERSIONS  # offset from one copy of a digit to the next
     images = test.images[[digit + copy * apart for digit in SHOWN for copy in range(VERSIONS)]]
     _draw_layers(classifier, images, VERSIONS, path)
 
 
 def house_numbers(root: Path, path: Path) -> None:
-    """What each layer of the pretrained network did to test images of SVHN; files that are not official will do."""
+    """Draw the output of each layer of the pretrained network for test images of SVHN, official files or not."""
     test = data.svhn(1, accept_other_files=True).test
     _draw_layers(pretrained("svhn"), test.images[list(HOUSES)], 1, path)
 
@@ -143,11 +143,11 @@ FIGURES: dict[str, Callable[[Path, Path], None]] = {
     "figure-transformations": transformations,
     "figure-svhn": house_numbers,
 }
-"""What draws each figure from the folder of results into a PNG file, by name."""
+"""Functions that draw each figure from the folder of results into a PNG file, by name."""
 
 
 def _found(name: str, root: Path, column: str | None = None) -> tuple[Cells, str]:
-    """The runs of an experiment that ended well, by (row, column), and their settings: those that most runs have."""
+    """Return the finished runs of an experiment by (row, column), restricted to the most common settings."""
     found: Cells = {
         (cell.row, cell.column): [record for record in records if record.failure is None]
         for cell, records in cell_records(EXPERIMENTS[name], results.load_all(root).values()).items()
@@ -163,7 +163,7 @@ def _found(name: str, root: Path, column: str | None = None) -> tuple[Cells, str
 
 @contextmanager
 def _picture(path: Path, panels: int = 1) -> Iterator[list[Axes]]:
-    """Axes beside each other, saved as a PNG file at the end."""
+    """Yield axes side by side, and save them as a PNG file at the end."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

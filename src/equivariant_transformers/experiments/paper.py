@@ -1,4 +1,4 @@
-"""The paper's tables and figures as cells: what to run for each, and the figure that the paper gives."""
+"""The paper's tables and figures as cells: the runs of each cell, and the paper's value."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Metric = Literal["test error", "test accuracy", "validation error"]
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One entry of a table: runs that differ in their seeds only."""
+    """One entry of a table: runs that differ only in their seed."""
 
     row: str
     column: str
     config: Config
     paper: float | None = None
-    """The paper's figure in per cent, if it has one."""
+    """Value in the paper, in per cent; None if the paper has none."""
     priority: tuple[int, int] = (0, 0)
-    """(tier, place): all seeds of a tier are run before the next tier, and within a seed lower places come first."""
+    """(tier, place). All seeds of a tier run before the next tier; within a seed, lower places run first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,28 +33,28 @@ class Experiment:
     cells: tuple[Cell, ...]
     metric: Metric = "test error"
     seeds: int = 3
-    """How many runs a cell should have."""
+    """Number of runs per cell."""
     together: int = 3
-    """How many runs share a GPU."""
+    """Number of runs that share a GPU."""
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """The names of the rows, in order."""
+        """Names of the rows, in order."""
         return tuple(dict.fromkeys(cell.row for cell in self.cells))
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The names of the columns, in order."""
+        """Names of the columns, in order."""
         return tuple(dict.fromkeys(cell.column for cell in self.cells))
 
     def value(self, record: Record) -> float:
-        """The figure of a run that the table is about, in per cent."""
+        """Return the metric of a run, in per cent."""
         if self.metric == "validation error":
             return record.validation_error
         return 100 - record.test_error if self.metric == "test accuracy" else record.test_error
 
     def configs(self, *, seeds: int | None = None, only: Sequence[str] = (), fast: bool = False) -> list[Config]:
-        """The runs, the most informative first. `only` names rows and columns; `fast` are settings for a GPU."""
+        """Return the runs, most informative first. `only` selects rows and columns; `fast` sets bfloat16, compile."""
         if unknown := set(only) - {*self.rows, *self.columns}:
             rows, columns = (", ".join(map(repr, names)) for names in (self.rows, self.columns))
             missing = ", ".join(map(repr, sorted(unknown)))
@@ -74,17 +74,17 @@ SHEAR = ("x_shear",)
 SHEAR_HYPERBOLIC = (*SHEAR, "hyperbolic_rotation")
 FOUR = (*SHEAR_HYPERBOLIC, "x_perspective", "y_perspective")
 ST_LEARNING_RATE = 2e-4
-"""The paper's, for networks with Spatial Transformers."""
+"""Learning rate of the paper for networks with Spatial Transformers."""
 _MNIST = Config(predictor="softmax", fill="black")
 _LOG_POLAR = _MNIST.replace(chart="log_polar")
 _SPATIAL = {"predictor": "direct", "learning_rate": ST_LEARNING_RATE}
 
 
-VERSIONS = {"1 version": 1, "2 versions": 2, "4 versions": 4, "8 versions": 8}
-"""Of each training digit, by the column of the table."""
+VERSIONS = {"1 copy": 1, "2 copies": 2, "4 copies": 4, "8 copies": 8}
+"""Number of copies of each training digit, by column."""
 
 _TABLE1: dict[str, tuple[Config, tuple[float | None, ...], int]] = {
-    # In the order of the paper: network, the paper's errors by versions, and when it is run.
+    # In the order of the paper: network, the paper's errors by number of copies, place in the queue.
     "Cartesian": (_MNIST, (11.91, 9.67, 7.64, 6.93), 4),
     "Log-polar": (_LOG_POLAR, (6.55, 5.05, 4.48, 3.83), 1),
     "ST-LP sh": (_LOG_POLAR.replace(layers=SHEAR, **_SPATIAL), (5.77, 4.27, 3.97, 3.47), 6),
@@ -97,7 +97,7 @@ _TABLE1: dict[str, tuple[Config, tuple[float | None, ...], int]] = {
 
 
 def table1() -> Iterator[Cell]:
-    """Projective MNIST: error with 1, 2, 4 and 8 versions of each digit."""
+    """Yield the cells of the paper's first table: error with 1, 2, 4 and 8 copies of each digit."""
     for row, (config, figures, place) in _TABLE1.items():
         for tier, ((column, copies), paper) in enumerate(zip(VERSIONS.items(), figures, strict=True)):
             yield Cell(
@@ -117,14 +117,14 @@ _REACH = {
 VIEWS, HALF_VIEWS = (
     ("rotation=3.1416", *(f"{group}={share * far:g}" for group, far in _REACH.items())) for share in (1, 0.5)
 )
-"""Random transformations of the training images: a part of what the data set itself does, and small shifts."""
+"""Random augmentation of the training images: a part of the ranges of the data set, and small shifts."""
 
 
 def beat() -> Iterator[Cell]:
-    """Changes to networks of the first table, in two thirds of its epochs or fewer."""
+    """Yield changes to the networks of the first table, trained for at most two thirds of its epochs."""
     averaged: dict[str, object] = {"ema_decay": 0.998}
     viewed = {**averaged, "augment": VIEWS}
-    longer = {**viewed, "ema_decay": 0.99975}  # with 8 versions over as many epochs as 0.998 is with one
+    longer = {**viewed, "ema_decay": 0.99975}  # with 8 copies, as many epochs as 0.998 with 1 copy
     decayed = {**longer, "weight_decay": 1e-4}
     long = {**decayed, "epochs": 200, "lr_decay": 0.985}
     twice = {"iterations": 2, "weight_decay": 5e-4}
@@ -132,64 +132,64 @@ def beat() -> Iterator[Cell]:
     looking = {**last, "tta": 8}
     ours: dict[str, object] = {"predictor": "consistent", "pose_noise": 0.015}
     lighter = {**ours, **averaged, "dropout": 0.25}  # projective-mnist-plain has these
-    both, one, eight = ("1 version", "8 versions"), ("1 version",), ("8 versions",)
+    both, one, eight = ("1 copy", "8 copies"), ("1 copy",), ("8 copies",)
     longest = {
-        "200 epochs, longer averaging, views, weight decay": (long, eight),
-        "200 epochs, longer averaging, views, weight decay, last epoch": ({**long, **last}, eight),
-        "200 epochs, longer averaging, views, weight decay, last epoch, 8 looks": ({**long, **looking}, eight),
+        "200 epochs, longer EMA, augmentation, weight decay": (long, eight),
+        "200 epochs, longer EMA, augmentation, weight decay, last epoch": ({**long, **last}, eight),
+        "200 epochs, longer EMA, augmentation, weight decay, last epoch, 8-fold TTA": ({**long, **looking}, eight),
     }
     with_views = {
-        "averaging, views": (viewed, both),
-        "averaging, views, last epoch": ({**viewed, **last}, one),
-        "averaging, views, last epoch, 8 looks": ({**viewed, **looking}, one),
+        "EMA, augmentation": (viewed, both),
+        "EMA, augmentation, last epoch": ({**viewed, **last}, one),
+        "EMA, augmentation, last epoch, 8-fold TTA": ({**viewed, **looking}, one),
         **longest,
     }
     changes: dict[str, dict[str, tuple[dict[str, object], tuple[str, ...]]]] = {
         "ET-LP sh-hr-px-py": {
             "fewer epochs": ({}, one),
-            "ema_decay": (averaged, one),
-            "averaging, dropout 0.25": ({**averaged, "dropout": 0.25}, one),
+            "EMA": (averaged, one),
+            "EMA, dropout 0.25": ({**averaged, "dropout": 0.25}, one),
             **with_views,
-            "averaging, views, dropout 0.25": ({**viewed, "dropout": 0.25}, one),
-            "averaging, views, dropout 0.35": ({**viewed, "dropout": 0.35}, one),
-            "averaging, views, dropout 0.40": ({**viewed, "dropout": 0.4}, one),
-            "averaging, views, weight decay": ({**viewed, "weight_decay": 1e-4}, one),
-            "averaging, views, px-py-sh-hr": ({**viewed, "layers": (*FOUR[2:], *FOUR[:2])}, one),
-            "averaging, views, jitter": ({**viewed, "pose_noise": 0.015}, one),
-            "averaging, views, two passes": ({**viewed, "iterations": 2}, one),
-            "averaging, views, two passes, weight decay 0.0005": ({**viewed, **twice}, one),
-            "longer averaging, rotation": ({**longer, "augment": VIEWS[:1]}, eight),
-            "longer averaging, half the views": ({**longer, "augment": HALF_VIEWS}, eight),
-            "longer averaging, views": (longer, eight),
-            "longer averaging, views, weight decay": (decayed, eight),
-            "200 epochs, longer averaging, views, weight decay, jitter": ({**long, "pose_noise": 0.015}, eight),
-            "200 epochs, longer averaging, views, weight decay 0.0005, two passes": ({**long, **twice}, eight),
-            "200 epochs, longer averaging, views, weight decay 0.0005, two passes, last epoch": (
+            "EMA, augmentation, dropout 0.25": ({**viewed, "dropout": 0.25}, one),
+            "EMA, augmentation, dropout 0.35": ({**viewed, "dropout": 0.35}, one),
+            "EMA, augmentation, dropout 0.40": ({**viewed, "dropout": 0.4}, one),
+            "EMA, augmentation, weight decay": ({**viewed, "weight_decay": 1e-4}, one),
+            "EMA, augmentation, px-py-sh-hr": ({**viewed, "layers": (*FOUR[2:], *FOUR[:2])}, one),
+            "EMA, augmentation, pose noise": ({**viewed, "pose_noise": 0.015}, one),
+            "EMA, augmentation, two iterations": ({**viewed, "iterations": 2}, one),
+            "EMA, augmentation, two iterations, weight decay 0.0005": ({**viewed, **twice}, one),
+            "longer EMA, rotation augmentation": ({**longer, "augment": VIEWS[:1]}, eight),
+            "longer EMA, half the augmentation": ({**longer, "augment": HALF_VIEWS}, eight),
+            "longer EMA, augmentation": (longer, eight),
+            "longer EMA, augmentation, weight decay": (decayed, eight),
+            "200 epochs, longer EMA, augmentation, weight decay, pose noise": ({**long, "pose_noise": 0.015}, eight),
+            "200 epochs, longer EMA, augmentation, weight decay 0.0005, two iterations": ({**long, **twice}, eight),
+            "200 epochs, longer EMA, augmentation, weight decay 0.0005, two iterations, last epoch": (
                 {**long, **twice, **last},
                 eight,
             ),
             "consistent": ({"predictor": "consistent"}, one),
-            "consistent, jitter, averaging, dropout 0.25": (lighter, both),
-            "consistent, jitter, averaging, views": ({**ours, **viewed}, one),
-            "consistent, jitter, averaging, views, last epoch": ({**ours, **viewed, **last}, one),
-            "consistent, jitter, averaging, views, last epoch, 8 looks": ({**ours, **viewed, **looking}, one),
-            "consistent, jitter, longer averaging, views": ({**ours, **longer}, eight),
+            "consistent, pose noise, EMA, dropout 0.25": (lighter, both),
+            "consistent, pose noise, EMA, augmentation": ({**ours, **viewed}, one),
+            "consistent, pose noise, EMA, augmentation, last epoch": ({**ours, **viewed, **last}, one),
+            "consistent, pose noise, EMA, augmentation, last epoch, 8-fold TTA": ({**ours, **viewed, **looking}, one),
+            "consistent, pose noise, longer EMA, augmentation": ({**ours, **longer}, eight),
             **{
-                f"consistent, jitter, {name}": ({**ours, **change}, columns)
+                f"consistent, pose noise, {name}": ({**ours, **change}, columns)
                 for name, (change, columns) in longest.items()
             },
         },
         "ET-LP sh-hr": with_views,
         "ET-LP sh": with_views,
         "Log-polar": with_views,
-        "Cartesian": {**with_views, "averaging, dropout 0.25": (lighter, both)},
+        "Cartesian": {**with_views, "EMA, dropout 0.25": (lighter, both)},
     }
     for row, rows in changes.items():
         network, errors, place = _TABLE1[row]
         figures = dict(zip(VERSIONS, errors, strict=True))
         for name, (change, columns) in rows.items():
             for column in columns:
-                epochs = {"1 version": 200, "8 versions": 60}[column]
+                epochs = {"1 copy": 200, "8 copies": 60}[column]
                 lr_decay = 0.985 ** (200 / epochs)  # ends at the same learning rate as 300 epochs of 0.99
                 yield Cell(
                     row=f"{row}: {name}",
@@ -201,27 +201,25 @@ def beat() -> Iterator[Cell]:
 
 
 def predictors() -> Iterator[Cell]:
-    """The paper's predictor and the library's in the same network, on the same data, for the same few epochs."""
+    """Yield the paper's predictor and the library's in the same network, with the same data and epochs."""
     base = _LOG_POLAR.replace(layers=FOUR, epochs=80, lr_decay=0.963, ema_decay=0.998)  # ends at the same learning rate
     changes: dict[str, dict[str, object]] = {
         "softmax": {},
-        "softmax, jitter": {"pose_noise": 0.015},
+        "softmax, pose noise": {"pose_noise": 0.015},
         "consistent": {},
-        "consistent, jitter": {"pose_noise": 0.015},
-        "consistent, jitter, dropout 0.40": {"pose_noise": 0.015, "dropout": 0.4},
+        "consistent, pose noise": {"pose_noise": 0.015},
+        "consistent, pose noise, dropout 0.40": {"pose_noise": 0.015, "dropout": 0.4},
     }
     for row, change in changes.items():
         config = base.replace(predictor=row.split(",")[0], **change)
-        yield Cell(
-            row=row, column="1 version, 80 epochs", config=config, priority=(0 if "dropout" not in row else 1, 0)
-        )
+        yield Cell(row=row, column="1 copy, 80 epochs", config=config, priority=(0 if "dropout" not in row else 1, 0))
 
 
 LEARNING_RATES = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3)
 
 
 def learning_rates() -> Iterator[Cell]:
-    """Sensitivity to the learning rate, of which the paper has a plot without figures."""
+    """Yield the runs on sensitivity to the learning rate; the paper has a plot and no numbers."""
     # A tenth of the paper's epochs: 120 runs take a while. They end at the same learning rate.
     two = _LOG_POLAR.replace(layers=SHEAR_HYPERBOLIC, epochs=30, lr_decay=0.904)
     for row, config in {"ET": two, "ST": two.replace(predictor="direct")}.items():
@@ -230,7 +228,7 @@ def learning_rates() -> Iterator[Cell]:
 
 
 def affnist() -> Iterator[Cell]:
-    """Trained on digits that were moved, as in the paper, or not even that; tested under affine transformations."""
+    """Yield networks trained on shifted or on centred digits and tested under affine transformations."""
     # The paper does not say for how long; these epochs end at the learning rate of its other experiments.
     cnn = _MNIST.replace(network="affnist", epochs=10, lr_decay=0.735)
     ours = cnn.replace(predictor="consistent", ema_decay=0.998, chart="log_polar")
@@ -245,9 +243,9 @@ def affnist() -> Iterator[Cell]:
         "ET-LP translation, x-shear: consistent": (ours.replace(layers=("cartesian", "x_shear")), None),
         "ET-LP translation, x-shear, hyperbolic rotation: consistent": (affine, None),
         "the same, 30 epochs": (affine.replace(**long), None),
-        "the same, 30 epochs, jitter": (affine.replace(pose_noise=0.015, **long), None),
+        "the same, 30 epochs, pose noise": (affine.replace(pose_noise=0.015, **long), None),
         "the same, 30 epochs, a quarter of the channels": (affine.replace(network="affnist-small", **long), None),
-        "the same, 30 epochs, a quarter of the channels, jitter": (
+        "the same, 30 epochs, a quarter of the channels, pose noise": (
             affine.replace(network="affnist-small", pose_noise=0.015, **long),
             None,
         ),
@@ -260,7 +258,7 @@ def affnist() -> Iterator[Cell]:
 
 
 def svhn() -> Iterator[Cell]:
-    """House numbers: three residual networks, each alone and behind two kinds of transformers."""
+    """Yield three residual networks on SVHN: alone, with Spatial Transformers and with equivariant layers."""
     layers = ("cartesian", "log_polar", "x_scale")
     base = Config(dataset="svhn", predictor="softmax")
     kinds = {
@@ -301,4 +299,4 @@ EXPERIMENTS: dict[str, Experiment] = {
     "affnist": Experiment(title="affNIST", cells=tuple(affnist()), metric="test accuracy", together=1),
     "svhn": Experiment(title="SVHN", cells=tuple(svhn())),
 }
-"""The experiments that are made of training runs, by name."""
+"""Experiments that consist of training runs, by name."""

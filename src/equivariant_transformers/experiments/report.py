@@ -1,4 +1,4 @@
-"""Tables of what was measured beside what the paper says, made from the result files alone."""
+"""Tables of measured values beside the paper's, generated from the result files alone."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ END = "<!-- end -->"
 
 
 def write_page(page: Path, root: Path) -> None:
-    """Put the tables of the results in `root` between the marks of a markdown page; what is around them stays."""
+    """Write the tables of the results in `root` between the marks of a markdown page; the rest of the page stays."""
     filled = fill(page.read_text(), root)
     with atomic_write(page) as file:
         file.write(filled.encode())
 
 
 def fill(text: str, root: Path) -> str:
-    """`text` with the table of each experiment between `<!-- its name -->` and `<!-- end -->`."""
+    """Return `text` with the table of each experiment between `<!-- its name -->` and `<!-- end -->`."""
     for name in (*EXPERIMENTS, rotation.NAME):
         mark = f"<!-- {name} -->"
         if mark in text:
@@ -36,7 +36,7 @@ def fill(text: str, root: Path) -> str:
 
 
 def table(name: str, root: Path) -> str:
-    """The table of the experiment called `name` from the results in `root`, as markdown."""
+    """Return the table of the experiment `name` from the results in `root`, as markdown."""
     if name == rotation.NAME:
         return rotation.table(root)
     experiment = EXPERIMENTS[name]
@@ -50,7 +50,7 @@ def table(name: str, root: Path) -> str:
 
 
 def cell_records(experiment: Experiment, records: Iterable[Record]) -> dict[Cell, list[Record]]:
-    """The records of each cell's runs, by seed, whatever machine and machine settings they were made with."""
+    """Return the records of each cell by seed, from any machine and with any machine settings."""
     by_config: dict[object, list[Record]] = {}
     for record in records:
         by_config.setdefault(results.base(record.config), []).append(record)
@@ -61,9 +61,9 @@ def cell_records(experiment: Experiment, records: Iterable[Record]) -> dict[Cell
 
 
 def measured(experiment: Experiment, records: Collection[Record]) -> str:
-    """Mean and standard deviation over the runs of a cell that ended well, with their number, for one line.
+    """Return mean, standard deviation and number of the finished runs of a cell, on one line.
 
-    Runs that diverged are counted, and left out of the mean.
+    Diverged runs are counted and excluded from the mean.
     """
     if not records:
         return "not measured"
@@ -97,17 +97,17 @@ def _table(experiment: Experiment, records: dict[Cell, list[Record]]) -> str:
 
 
 def _quote(experiment: Experiment, cell: Cell) -> str:
-    """The paper's figure, as the paper prints it."""
+    """Return the paper's value with the digits that the paper prints."""
     if cell.paper is None:
         return ""
     return f"<br>paper {cell.paper:g}" if experiment.metric == "test accuracy" else f"<br>paper {cell.paper:.2f}"
 
 
 def _footnote(experiment: Experiment, records: Collection[Record]) -> str:
-    """How many runs stand behind a table, and what they ran on."""
+    """Return the number of runs behind a table, their hardware and their settings."""
     wanted = len(experiment.cells) * experiment.seeds
     if not records:
-        return f"*None of the {wanted} runs of this table has been made yet.*"
+        return f"*None of the {wanted} runs of this table is finished.*"
     cells = len({results.base(record.config) for record in records})
     seconds = [record.seconds for record in records]
 
@@ -117,6 +117,6 @@ def _footnote(experiment: Experiment, records: Collection[Record]) -> str:
     return (
         f"*{len(records)} of {wanted} runs, in {cells} of {len(experiment.cells)} cells; mean ± standard "
         f"deviation over seeds; {named('device')}; torch {named('torch')}; {named('settings')}; "
-        f"commits {named('commit')}; {show_duration(min(seconds))} to {show_duration(max(seconds))} a run; "
+        f"commits {named('commit')}; {show_duration(min(seconds))} to {show_duration(max(seconds))} per run; "
         f"data {named('origin')}.*"
     )

@@ -1,4 +1,4 @@
-"""Predicted against true rotation: the paper's first figure, with networks that are told the angles."""
+"""Predicted against true rotation: the paper's first figure, with networks trained on the true angles."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EPOCHS = 30
 LEARNING_RATE = 2e-3
 DECAY = 0.9
 DIGITS = 20
-"""How many test digits are turned for the figure."""
+"""Number of test digits in the figure."""
 ANGLES = 33
 
 
@@ -57,9 +57,9 @@ def reproduce(
     say: Callable[[str], None] = print,
     data: Callable[[], Splits] | None = None,
 ) -> None:
-    """Train those of `CASES` that have no file in the folder `rotation` of `root`, and write what they predict.
+    """Train each of `CASES` that has no file in the folder `rotation` of `root`, and write its predictions.
 
-    Raises `Stopped` when `budget` seconds are over; the network under way is then lost, which takes minutes to make.
+    Raises `Stopped` after `budget` seconds. The network in training is then lost; training it takes minutes.
     """
     deadline = time.monotonic() + budget
     load = cache(data or (lambda: by_recipe(RECIPE, device=device)))
@@ -98,7 +98,7 @@ def reproduce(
 
 
 def regress(layer: nn.Module, splits: Splits, examples: int, *, epochs: int, deadline: float) -> float:
-    r"""Train `layer` on the first `examples` to minimise $1 - \cos(\hat\theta - \theta)$; returns its last mean."""
+    r"""Minimise over the first `examples`: $1 - \cos(\hat\theta - \theta)$; return its mean in the last epoch."""
     chosen = splits.train.take(torch.arange(min(examples, len(splits.train))))
     assert chosen.poses is not None
     loader = Loader(chosen, batch_size=min(128, len(chosen)))
@@ -121,18 +121,18 @@ def regress(layer: nn.Module, splits: Splits, examples: int, *, epochs: int, dea
 
 
 def angle_loss(predicted: Tensor, true: Tensor) -> Tensor:
-    """How far angles `(B,)` are apart: 0 for equal ones, 2 for opposite ones, on average."""
+    """Return the mean distance between angles `(B,)`: 0 for equal angles, 2 for opposite angles."""
     return (1 - torch.cos(predicted - true)).mean()
 
 
 def load(root: Path) -> list[dict[str, object]]:
-    """What the result files in the folder `rotation` of `root` hold, in the order of `CASES`."""
+    """Read the result files in the folder `rotation` of `root`, in the order of `CASES`."""
     paths = [root / NAME / f"{name}.json" for name in CASES]
     return [json.loads(path.read_text()) for path in paths if path.exists()]
 
 
 def table(root: Path) -> str:
-    """Slope and errors of each network, as markdown."""
+    """Return a markdown table of the slope and the errors of each network."""
     lines = ["| network | slope (ideal 1) | rms error | median error | device, commit |", "|---|---|---|---|---|"]
     found = {entry["title"]: entry for entry in load(root)}
     for case in CASES.values():
@@ -141,5 +141,5 @@ def table(root: Path) -> str:
             lines.append(f"| {case.title} | {figures} | {entry['device']}, {entry['commit']} |")
         else:
             lines.append(f"| {case.title} | not measured | | | |")
-    note = f"*One seed each; {DIGITS} test digits turned by {ANGLES} angles; errors relative to a full turn.*"
+    note = f"*One seed each; {DIGITS} test digits rotated by {ANGLES} angles; errors relative to a full turn.*"
     return "\n".join([*lines, "", note])
