@@ -25,8 +25,8 @@ from equivariant_transformers.data import ImageSet
 from equivariant_transformers.training import Config, checkpoint
 from equivariant_transformers.training.job import make_module
 
-mnist = importlib.import_module("equivariant_transformers.data.mnist")
-projective_mnist = importlib.import_module("equivariant_transformers.data.projective_mnist")
+mnist = importlib.import_module("equivariant_transformers.data.mnist_set")
+projective_mnist = importlib.import_module("equivariant_transformers.data.projective_mnist_set")
 
 X, Y, T = sympy.symbols("x y theta")
 LENS = sympy.sqrt(1 - 2 * T * (X**2 + Y**2))

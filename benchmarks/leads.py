@@ -19,8 +19,15 @@ from torch import nn
 
 from equivariant_transformers.cli.models import load
 from equivariant_transformers.data import Loader
-from equivariant_transformers.data.mnist import digits
-from equivariant_transformers.data.projective_mnist import COPIES, EXAMPLES, POSE_NAMES, SIZE, VALIDATION, _draw_poses
+from equivariant_transformers.data.mnist_set import digits
+from equivariant_transformers.data.projective_mnist_set import (
+    COPIES,
+    EXAMPLES,
+    POSE_NAMES,
+    SIZE,
+    VALIDATION,
+    _draw_poses,
+)
 from equivariant_transformers.data.synthesis import image_set
 from equivariant_transformers.experiments import EXPERIMENTS, results
 from equivariant_transformers.geometry.groups import lookup

@@ -9,7 +9,7 @@ import numpy as np
 
 from equivariant_transformers.data import cache
 
-mnist = import_module("equivariant_transformers.data.mnist")
+mnist = import_module("equivariant_transformers.data.mnist_set")
 
 COUNTS = {"train": 60, "test": 20}
 
@@ -48,7 +48,7 @@ def install(monkeypatch, folder):
     expect(monkeypatch, digits)
     write(folder / "mnist", digits)
     monkeypatch.setenv("ET_DATA", str(folder))
-    projective_mnist = import_module("equivariant_transformers.data.projective_mnist")
+    projective_mnist = import_module("equivariant_transformers.data.projective_mnist_set")
     monkeypatch.setattr(projective_mnist, "EXAMPLES", 40)
     monkeypatch.setattr(projective_mnist, "VALIDATION", 20)
 

@@ -33,7 +33,7 @@ def images():
 @pytest.fixture
 def run(monkeypatch, tmp_path):
     """Runs the comparison with few digits in an empty folder."""
-    projective_mnist = import_module("equivariant_transformers.data.projective_mnist")
+    projective_mnist = import_module("equivariant_transformers.data.projective_mnist_set")
     digits = tiny_mnist.arrays()
     tiny_mnist.expect(monkeypatch, digits)
     tiny_mnist.write(tmp_path / "mnist", digits)

@@ -30,8 +30,8 @@ from equivariant_transformers.hub.classifier import Card, Classifier
 from equivariant_transformers.text import quote, visible
 from equivariant_transformers.training import Config, checkpoint
 
-svhn = import_module("equivariant_transformers.data.svhn")
-mnist = import_module("equivariant_transformers.data.mnist")
+svhn = import_module("equivariant_transformers.data.svhn_set")
+mnist = import_module("equivariant_transformers.data.mnist_set")
 
 ODD = "odd\x1b[31m\u202e\x07\r\n\udcff"
 """The name of a file that colours the terminal, turns the writing round, rings, and is not UTF-8."""

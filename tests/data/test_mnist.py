@@ -16,7 +16,7 @@ import torch
 
 from equivariant_transformers.data import cache
 
-mnist = import_module("equivariant_transformers.data.mnist")
+mnist = import_module("equivariant_transformers.data.mnist_set")
 
 
 @pytest.fixture

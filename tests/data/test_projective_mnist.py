@@ -11,7 +11,7 @@ import torch
 
 from equivariant_transformers import Warp
 from equivariant_transformers.data import synthesis
-from equivariant_transformers.data.projective_mnist import POSE_NAMES
+from equivariant_transformers.data.projective_mnist_set import POSE_NAMES
 
 mnist, projective_mnist = (
     import_module(f"equivariant_transformers.data.{name}") for name in ("mnist", "projective_mnist")

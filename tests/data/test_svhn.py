@@ -10,10 +10,10 @@ import pytest
 import torch
 from matfiles import write_mat, write_svhn
 
-from equivariant_transformers.data import svhn
+from equivariant_transformers.data import svhn_set as svhn
 from equivariant_transformers.data.imageset import statistics
 
-MODULE = importlib.import_module("equivariant_transformers.data.svhn")
+MODULE = importlib.import_module("equivariant_transformers.data.svhn_set")
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from equivariant_transformers import cli
 from equivariant_transformers.data.imageset import ImageSet
-from equivariant_transformers.data.mnist import Digits
-from equivariant_transformers.data.projective_mnist import PERSPECTIVE, POSE_NAMES, RANGES
+from equivariant_transformers.data.mnist_set import Digits
+from equivariant_transformers.data.projective_mnist_set import PERSPECTIVE, POSE_NAMES, RANGES
 from equivariant_transformers.data.synthesis import image_set
 from equivariant_transformers.demo import drawing, poses, scene, uploads
 from equivariant_transformers.demo.work import Work

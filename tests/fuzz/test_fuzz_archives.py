@@ -10,9 +10,9 @@ from matfiles import write_mat
 
 from equivariant_transformers.data.matfile import read_mat
 
-mnist = import_module("equivariant_transformers.data.mnist")
-house_numbers = import_module("equivariant_transformers.data.svhn")
-affine = import_module("equivariant_transformers.data.affnist")
+mnist = import_module("equivariant_transformers.data.mnist_set")
+house_numbers = import_module("equivariant_transformers.data.svhn_set")
+affine = import_module("equivariant_transformers.data.affnist_set")
 
 NUMBERS = [0, 1, 2, 4, 5, 6, 8, 14, 15, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import traceback
 import warnings
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -23,18 +24,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 training diverged, 130 or 143 interrupted.",
 )
-for command in (
-    train.train,
-    evaluate.evaluate,
-    audit.audit,
-    predict.predict,
-    export.export,
-    demo.demo,
-    reproduce.reproduce,
-    info.info,
-):
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "train": train.train_model,
+    "evaluate": evaluate.evaluate_model,
+    "audit": audit.audit_layers,
+    "predict": predict.predict_images,
+    "export": export.export_model,
+    "demo": demo.open_demo,
+    "reproduce": reproduce.reproduce_experiment,
+    "info": info.show_info,
+}
+for name, command in _COMMANDS.items():
     paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
-    app.command(help="\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs))(command)
+    app.command(name, help="\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs))(command)
 app.add_typer(data.app, name="data")
 
 

@@ -35,7 +35,7 @@ class Subject:
     shift: Tensor
 
 
-def audit(
+def audit_layers(
     model: Annotated[str | None, typer.Argument(help=f"{models.HELP} Or give --group.")] = None,
     group: Annotated[
         str | None, typer.Option(metavar="NAME,...", help="Groups or charts of layers with random weights.")

@@ -1,18 +1,12 @@
-"""Configs from presets, YAML files and flags; each field of `Config` is a flag, and its docstring the help."""
+"""Configs from presets, YAML files and flags."""
 
 from __future__ import annotations
 
-import ast
-import dataclasses
-import inspect
 import sys
-import textwrap
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 import yaml
 
 from equivariant_transformers.cli.console import usage
@@ -26,19 +20,7 @@ from equivariant_transformers.training import Config
 from equivariant_transformers.training.config import kind_of
 from equivariant_transformers.training.job import find_data, find_device, is_folder
 
-_METAVARS = {int: "N", float: "X", str: "NAME", tuple: "A,B,..."}
 _MOST_BYTES = 100_000  # of a YAML file; a config has about 1,000
-
-
-def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """`command` with its parameter `**flags` spelled out: an option for every field of `Config`, None if not given."""
-    given = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind != p.VAR_KEYWORD]
-    flags = [
-        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(field))
-        for field in dataclasses.fields(Config)
-    ]
-    command.__signature__ = inspect.Signature([*given, *flags])  # type: ignore[attr-defined]
-    return command
 
 
 def make_config(name: str | None, file: Path | None, flags: dict[str, Any]) -> Config:
@@ -112,19 +94,6 @@ def _check_names(config: Config) -> None:
         chart(name)
 
 
-def _annotation(field: dataclasses.Field[Any]) -> Any:
-    kind, _ = kind_of(field.name)
-    default = "none" if field.default in (None, ()) else field.default
-    options: dict[str, Any] = {
-        "help": f"{_docstrings()[field.name]} [dim]({str(default).lower()})[/dim]",
-        "show_default": False,
-        "rich_help_panel": "Fields of the config, and their values where no preset says otherwise",
-    }
-    if kind is bool:
-        return Annotated[bool | None, typer.Option(**options)]
-    return Annotated[str | None, typer.Option(metavar=_METAVARS[kind], **options)]
-
-
 def _convert(field: str, value: Any) -> Any:
     """What was written in a flag or a YAML file, as the type of the field."""
     if field not in Config.__dataclass_fields__:
@@ -146,15 +115,3 @@ def _number(kind: Callable[[str], Any], text: str) -> Any:
         return kind(text)
     except ValueError:
         return text
-
-
-def _docstrings() -> dict[str, str]:
-    """What stands under each field of `Config`."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(Config))).body
-    assert isinstance(definition, ast.ClassDef)
-    return {
-        field.target.id: inspect.cleandoc(text.value.value)
-        for field, text in pairwise(definition.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
-    }  # fmt: skip

@@ -13,7 +13,7 @@ from equivariant_transformers.cli import console, models
 _MODEL = "projective-mnist"
 
 
-def demo(
+def open_demo(
     model: Annotated[str, typer.Option(metavar="FILE", help="A model file, or the name of a shipped model.")] = _MODEL,
     plain: Annotated[
         str | None,

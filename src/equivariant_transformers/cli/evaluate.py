@@ -26,7 +26,7 @@ from equivariant_transformers.training.job import (
 )
 
 
-def evaluate(
+def evaluate_model(
     model: Annotated[str, typer.Argument(help=models.HELP)],
     dataset: Annotated[
         str | None, typer.Option(metavar="NAME", help="A data set or a folder of images; the model's own if not given.")

@@ -13,7 +13,7 @@ from equivariant_transformers.hub.export import OPSET, to_onnx, to_program
 _WRITERS = {".onnx": (f"ONNX, opset {OPSET}", to_onnx), ".pt2": ("a program of torch.export", to_program)}
 
 
-def export(
+def export_model(
     out: Annotated[Path, typer.Argument(metavar="FILE.onnx|FILE.pt2", help="The file to write; its ending decides.")],
     model: Annotated[str, typer.Option(metavar="MODEL", help=models.HELP)],
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,

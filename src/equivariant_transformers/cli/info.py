@@ -15,7 +15,7 @@ from equivariant_transformers.data import DATASETS, cache
 from equivariant_transformers.models import NETWORKS
 
 
-def info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def show_info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Say what is installed, which devices and data sets there are, and what the names are."""
     found = gather()
     if as_json:

@@ -20,7 +20,7 @@ _UNSAFE = frozenset('/\\:*?"<>|')
 _LONGEST_NAME = 200  # bytes; most systems take 255 with the ending
 
 
-def predict(
+def predict_images(
     model: Annotated[str, typer.Argument(help=models.HELP)],
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files of any kind and size.")],
     canonical_out: Annotated[

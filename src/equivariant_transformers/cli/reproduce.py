@@ -15,7 +15,7 @@ from equivariant_transformers.training import Stopped
 from equivariant_transformers.training.job import find_device
 
 
-def reproduce(
+def reproduce_experiment(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help=f"A table or a figure: {', '.join(command.NAMES)}.")
     ] = None,

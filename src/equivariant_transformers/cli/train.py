@@ -7,14 +7,15 @@ import shlex
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 import torch
 import typer
 
 from equivariant_transformers.cli import console
-from equivariant_transformers.cli.config import make_config, to_yaml, with_flags
+from equivariant_transformers.cli.config import make_config, to_yaml
 from equivariant_transformers.cli.data import AcceptOtherFiles
+from equivariant_transformers.cli.flags import flag
 from equivariant_transformers.cli.presets import PRESETS
 from equivariant_transformers.cli.progress import Report, TensorBoard, watching
 from equivariant_transformers.data.files import atomic_write
@@ -30,8 +31,7 @@ MODEL = "model.safetensors"
 RESULT = "result.json"
 
 
-@with_flags
-def train(
+def train_model(
     preset: Annotated[
         str | None, typer.Argument(metavar="PRESET", help=f"A folder of images, or one of {', '.join(PRESETS)}.")
     ] = None,
@@ -45,7 +45,32 @@ def train(
     accept_other_files: AcceptOtherFiles = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write events into DIR/tensorboard.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    **flags: Any,
+    *,
+    dataset: Annotated[str | None, flag("dataset")] = None,
+    examples: Annotated[str | None, flag("examples")] = None,
+    copies: Annotated[str | None, flag("copies")] = None,
+    data_seed: Annotated[str | None, flag("data_seed")] = None,
+    network: Annotated[str | None, flag("network")] = None,
+    layers: Annotated[str | None, flag("layers")] = None,
+    predictor: Annotated[str | None, flag("predictor")] = None,
+    iterations: Annotated[str | None, flag("iterations")] = None,
+    chart: Annotated[str | None, flag("chart")] = None,
+    fill: Annotated[str | None, flag("fill")] = None,
+    dropout: Annotated[str | None, flag("dropout")] = None,
+    pose_noise: Annotated[str | None, flag("pose_noise")] = None,
+    augment: Annotated[str | None, flag("augment")] = None,
+    tta: Annotated[str | None, flag("tta")] = None,
+    epochs: Annotated[str | None, flag("epochs")] = None,
+    batch_size: Annotated[str | None, flag("batch_size")] = None,
+    learning_rate: Annotated[str | None, flag("learning_rate")] = None,
+    lr_decay: Annotated[str | None, flag("lr_decay")] = None,
+    weight_decay: Annotated[str | None, flag("weight_decay")] = None,
+    ema_decay: Annotated[str | None, flag("ema_decay")] = None,
+    keep: Annotated[str | None, flag("keep")] = None,
+    seed: Annotated[str | None, flag("seed")] = None,
+    device: Annotated[str | None, flag("device")] = None,
+    precision: Annotated[str | None, flag("precision")] = None,
+    compile: Annotated[bool | None, flag("compile")] = None,  # noqa: A002
 ) -> None:
     """Train a network, test its best epoch (or its last), and write the model.
 
@@ -53,8 +78,27 @@ def train(
     checkpoint.safetensors, result.json and model.safetensors. An interrupted run goes on when it is started again.
     One run at a time can use DIR.
     """
-    settings = make_config(preset, config, flags)
+    given = locals()
+    settings = make_config(preset, config, {name: given[name] for name in Config.__dataclass_fields__})
     directory = out or Path("runs") / results.key(settings)
+    options = {
+        "resume": resume,
+        "accept_other_files": accept_other_files,
+        "tensorboard": tensorboard,
+        "as_json": as_json,
+    }
+    _train(settings, directory, **options)
+
+
+def _train(
+    settings: Config,
+    directory: Path,
+    *,
+    resume: bool,
+    accept_other_files: bool,
+    tensorboard: bool,
+    as_json: bool,
+) -> None:
     with distributed.processes(find_device(settings.device)) as device, _holding(directory, device):
         begin = _Begin(directory, settings)
         reports: list[Report] = [begin]

@@ -7,15 +7,15 @@
 3
 """
 
-from equivariant_transformers.data.affnist import affnist
+from equivariant_transformers.data.affnist_set import affnist
 from equivariant_transformers.data.folder import from_dataset, from_folder
 from equivariant_transformers.data.imageset import ImageSet, Splits
 from equivariant_transformers.data.loader import Loader
-from equivariant_transformers.data.mnist import mnist
-from equivariant_transformers.data.projective_mnist import projective_mnist
+from equivariant_transformers.data.mnist_set import mnist
+from equivariant_transformers.data.projective_mnist_set import projective_mnist
 from equivariant_transformers.data.registry import DATASETS, Source, load
 from equivariant_transformers.data.rotated_mnist import mnist_rts, rotated_mnist, sim2mnist
-from equivariant_transformers.data.svhn import svhn
+from equivariant_transformers.data.svhn_set import svhn
 
 __all__ = [
     "DATASETS",

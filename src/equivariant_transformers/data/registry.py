@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any
 
 from equivariant_transformers.data import cache
-from equivariant_transformers.data.affnist import affnist
+from equivariant_transformers.data.affnist_set import affnist
 from equivariant_transformers.data.imageset import Splits
-from equivariant_transformers.data.mnist import PARTS, mnist
-from equivariant_transformers.data.projective_mnist import projective_mnist
+from equivariant_transformers.data.mnist_set import PARTS, mnist
+from equivariant_transformers.data.projective_mnist_set import projective_mnist
 from equivariant_transformers.data.rotated_mnist import mnist_rts, rotated_mnist, sim2mnist
-from equivariant_transformers.data.svhn import FILES, svhn
+from equivariant_transformers.data.svhn_set import FILES, svhn
 from equivariant_transformers.geometry.groups import lookup
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from equivariant_transformers.data.cache import Progress
 from equivariant_transformers.data.imageset import Splits
-from equivariant_transformers.data.mnist import Digits, digits
+from equivariant_transformers.data.mnist_set import Digits, digits
 from equivariant_transformers.data.synthesis import TRANSLATIONS, image_set, placed, uniform
 
 

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from equivariant_transformers.data.cache import Progress
 from equivariant_transformers.data.imageset import ImageSet, statistics
-from equivariant_transformers.data.mnist import Digits
+from equivariant_transformers.data.mnist_set import Digits
 from equivariant_transformers.geometry import projective
 from equivariant_transformers.geometry.groups import group
 from equivariant_transformers.geometry.warp import Warp

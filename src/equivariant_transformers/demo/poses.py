@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from equivariant_transformers.data.projective_mnist import PERSPECTIVE, RANGES
+from equivariant_transformers.data.projective_mnist_set import PERSPECTIVE, RANGES
 
 Pose = Mapping[str, float]
 """The parameter of each group of Projective MNIST."""

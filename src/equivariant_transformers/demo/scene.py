@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from equivariant_transformers.data.projective_mnist import POSE_NAMES
+from equivariant_transformers.data.projective_mnist_set import POSE_NAMES
 from equivariant_transformers.data.synthesis import pose_matrix
 from equivariant_transformers.demo.poses import Pose, room
 from equivariant_transformers.geometry.charts import Chart

@@ -1,4 +1,4 @@
-"""Everything that decides what a run does, in one value that can be written down."""
+"""Settings of a run: one value that flags, YAML files, checkpoints and result files share."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from typing_extensions import Self
+from typing_extensions import Doc, Self
 
 from equivariant_transformers.limits import MOST_ITERATIONS, MOST_LAYERS, MOST_TTA
 from equivariant_transformers.nn.augment import Augmentation, parse_max_theta
@@ -35,69 +35,70 @@ _LONGEST_NAME = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A run: data, network, optimisation, machine. The defaults are the paper's protocol on Projective MNIST.
+    """Settings of a run: data, network, optimization, machine. The defaults are the paper's for Projective MNIST.
 
-    A field of another type, and a number that is not finite or beyond all reason (more than 32 layers or passes, 256
-    looks, a million epochs or images a step), raise a ValueError.
+    A field of another type, and a number that is not finite or out of bounds (more than 32 layers or iterations, 256
+    transformations per image, a million epochs or images per step), raise a ValueError.
 
     >>> Config(layers=("x_shear",)).replace(seed=3).seed
     3
     """
 
-    dataset: str = "projective-mnist"
-    """Name of a data set of the library, or the path of a folder of images."""
-    examples: int | None = None
-    """Training images to use; None for the data set's own number."""
-    copies: int = 1
-    """Versions of each training image, where the data set makes several."""
-    data_seed: int = 0
-    """Of what is drawn at random when the data set is made or split."""
+    dataset: Annotated[
+        str,
+        Doc("Name of a data set of the library, or the path of a folder of images."),
+    ] = "projective-mnist"
+    examples: Annotated[int | None, Doc("Training images to use; None for the data set's own number.")] = None
+    copies: Annotated[int, Doc("Transformed copies of each training image, if the data set generates them.")] = 1
+    data_seed: Annotated[int, Doc("Random seed for generating and splitting the data set.")] = 0
 
-    network: str = "z2cnn"
-    """Name of the classifier."""
-    layers: tuple[str, ...] = ()
-    """Charts of the transformer layers, first one first."""
-    predictor: str = "consistent"
-    """How the layers read a pose: consistent, softmax, or direct (a Spatial Transformer)."""
-    iterations: int = 1
-    """How often the layers are run, with the same weights, on their own result."""
-    chart: str | None = None
-    """Coordinates in which the classifier looks at the image; None for the image itself."""
-    fill: Fill = "border"
-    """What lies outside an image: the mean of its border, or black."""
-    dropout: float = 0.3
-    """The share of features that training leaves out."""
-    pose_noise: float = 0.0
-    """Noise on the poses in training, as a share of the range of each chart; without views 0.015 helped."""
-    augment: tuple[str, ...] = ()
-    """Groups that move the training images at random, and how far: rotation=3.14,dilation=0.2."""
+    network: Annotated[str, Doc("Name of the classifier.")] = "z2cnn"
+    layers: Annotated[tuple[str, ...], Doc("Charts of the transformer layers, in order.")] = ()
+    predictor: Annotated[
+        str,
+        Doc("Pose predictor: consistent, softmax, or direct (a Spatial Transformer)."),
+    ] = "consistent"
+    iterations: Annotated[
+        int,
+        Doc("Number of times the layers are run on their own result, with the same weights."),
+    ] = 1
+    chart: Annotated[str | None, Doc("Coordinates of the classifier's input; None for the image itself.")] = None
+    fill: Annotated[Fill, Doc("Fill value outside an image: the mean of its border, or black.")] = "border"
+    dropout: Annotated[float, Doc("Dropout rate.")] = 0.3
+    pose_noise: Annotated[
+        float,
+        Doc("Pose noise in training, as a share of the range of each chart; 0.015 helped without augmentation."),
+    ] = 0.0
+    augment: Annotated[
+        tuple[str, ...],
+        Doc("Random augmentation in training, as groups and ranges: rotation=3.14,dilation=0.2."),
+    ] = ()
+    tta: Annotated[
+        int,
+        Doc("Test-time augmentation: predictions per image to average over, with half the range of training."),
+    ] = 1
 
-    tta: int = 1
-    """In evaluation, over how many views of an image, half as far as those of training, the answers are averaged."""
+    epochs: Annotated[int, Doc("Epochs of training.")] = 300
+    batch_size: Annotated[int, Doc("Images per step, over all processes.")] = 128
+    learning_rate: Annotated[float, Doc("Learning rate of Adam with AMSGrad in the first epoch.")] = 2e-3
+    lr_decay: Annotated[float, Doc("Factor of the learning rate after each epoch.")] = 0.99
+    weight_decay: Annotated[float, Doc("L2 penalty on the weights.")] = 0.0
+    ema_decay: Annotated[
+        float,
+        Doc("Decay per step of the exponential moving average of the weights that is evaluated; 0 for no average."),
+    ] = 0.0
+    keep: Annotated[
+        Keep,
+        Doc("Weights to keep and test: those of the best epoch on validation data, or of the last epoch."),
+    ] = "best"
+    seed: Annotated[int, Doc("Random seed for weights, data order, dropout, augmentation and pose noise.")] = 0
 
-    epochs: int = 300
-    """Passes through the training images."""
-    batch_size: int = 128
-    """Images a step, over all processes."""
-    learning_rate: float = 2e-3
-    """In the first epoch, of Adam with AMSGrad."""
-    lr_decay: float = 0.99
-    """What the learning rate is multiplied by after each epoch."""
-    weight_decay: float = 0.0
-    """How strongly weights are drawn to zero, as an L2 penalty."""
-    ema_decay: float = 0.0
-    """Evaluate a running average of the weights that keeps this share of itself at each step; 0 for the weights."""
-    keep: Keep = "best"
-    """Which epoch's weights are kept and tested: the best on validation data, or the last."""
-    seed: int = 0
-    """Of the weights, the order of the images, dropout, views and jitter."""
-
-    device: str = "auto"
-    """A torch device, or auto: the GPU if there is one."""
-    precision: Precision = "float32"
-    """bfloat16 runs convolutions in half precision; the geometry stays in float32."""
-    compile: bool = False
-    """Compile the network: a minute at the start, faster steps afterwards."""
+    device: Annotated[str, Doc("A torch device, or auto: the GPU if there is one.")] = "auto"
+    precision: Annotated[
+        Precision,
+        Doc("bfloat16 runs convolutions in half precision; the geometry stays in float32."),
+    ] = "float32"
+    compile: Annotated[bool, Doc("Compile the network: about a minute at the start, faster steps afterwards.")] = False
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -176,6 +177,19 @@ class Config:
 
 def _are_texts(values: Iterable[object]) -> bool:
     return all(isinstance(value, str) for value in values)
+
+
+@cache
+def help_of(field: str) -> str:
+    """Return the description of a field of `Config`, as flags and the documentation show it.
+
+    >>> help_of("epochs")
+    'Epochs of training.'
+    """
+    (text,) = (
+        note for note in get_type_hints(Config, include_extras=True)[field].__metadata__ if isinstance(note, Doc)
+    )
+    return text.documentation
 
 
 @cache

@@ -15,7 +15,7 @@ from equivariant_transformers.data.cache import Progress
 from equivariant_transformers.data.files import check_regular
 from equivariant_transformers.data.imageset import ImageSet, Splits
 from equivariant_transformers.data.matfile import read_mat
-from equivariant_transformers.data.mnist import Digits, digits
+from equivariant_transformers.data.mnist_set import Digits, digits
 from equivariant_transformers.data.synthesis import TRANSLATIONS, image_set, placed, uniform
 from equivariant_transformers.text import quote
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from equivariant_transformers.data.cache import Progress
 from equivariant_transformers.data.imageset import Splits
-from equivariant_transformers.data.mnist import digits
+from equivariant_transformers.data.mnist_set import digits
 from equivariant_transformers.data.synthesis import image_set, uniform
 
 SIZE = 64
