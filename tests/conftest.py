@@ -6,7 +6,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-sys.path.insert(0, str(Path(__file__).parent))  # for the pictures in glyphs.py
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE / "demo")]  # modules that tests share
 
 import chromium
 

@@ -57,6 +57,18 @@ def test_a_slider_covers_the_range_of_projective_mnist(slider):
     assert slider.range[0] <= slider.rest <= slider.range[1]
 
 
+@pytest.mark.parametrize("slider", poses.SLIDERS, ids=lambda slider: slider.group)
+@given(number=st.none() | st.integers() | st.floats(allow_nan=False))
+def test_any_number_of_a_slider_gives_a_parameter_in_its_range(slider, number):
+    low, high = RANGES[slider.group]
+    theta = slider.to_theta(slider.nearest(number))
+    assert low - 1e-9 <= theta <= high + 1e-9
+    if number is None:
+        assert theta == 0
+    elif slider.range[0] <= number <= slider.range[1]:
+        assert theta == slider.to_theta(number)
+
+
 @given(st.fixed_dictionaries({name: st.floats(-4, 4) for name in POSE_NAMES}))
 def test_a_possible_pose_is_one_of_projective_mnist(pose):
     found = poses.possible(pose)

@@ -1,15 +1,10 @@
 """The demo as a person uses it, in a headless Chromium: `et demo` in a process of its own, on two sizes of screen."""
 
-import os
-import signal
-import socket
-import subprocess
-import sys
 import time
 
 import chromium
+import demo_process
 import pytest
-from test_demo import network
 from test_uploads import BAD, GOOD
 
 from equivariant_transformers.demo.uploads import MOST_BYTES
@@ -23,34 +18,9 @@ SOON = 20_000  # ms, on a busy machine
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """The address of a running demo. Afterwards it has ended well and left nothing behind."""
-    folders = {name: tmp_path_factory.mktemp(name) for name in ("files", "home", "work", "temporary")}
-    model, plain = folders["files"] / "model.safetensors", folders["files"] / "plain.safetensors"
-    network().save(model)
-    network(1, layers=(), chart=None).save(plain)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = f"demo --no-browser --port {port} --model {model} --plain {plain}".split()
-    environment = {**os.environ, "HOME": str(folders["home"]), "TMPDIR": str(folders["temporary"])}
-    environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
-    with subprocess.Popen(
-        [sys.executable, "-m", "equivariant_transformers", *command],
-        cwd=folders["work"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert f"http://127.0.0.1:{port}/" in process.stdout.readline(), process.stderr.read()
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.send_signal(signal.SIGTERM)
-            errors = process.communicate(timeout=60)[1]
-    assert process.returncode == 0
-    assert errors == ""
-    assert [path for name in ("home", "work", "temporary") for path in folders[name].iterdir()] == []
+    """The address of a running demo."""
+    with demo_process.running(tmp_path_factory.mktemp) as process:
+        yield process.address
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +131,19 @@ def test_too_large_a_file_is_refused(page, tmp_path):
     page.set_input_files("#et-choose input[type=file]", path)
     page.get_by_text("maximum allowed size of 10.0 M").wait_for()
     assert page.inner_html(".et-hero") == hero.before
+
+
+@ONE_SIZE
+def test_any_number_may_be_typed(page):
+    box = page.locator("#et-x_shear input[type=number]")
+    for text, shown in (("-1e9", "-1.5"), ("", "0"), ("1e9", "1.5"), ("0.3", "0.3")):
+        hero, orbit = Shown(page, ".et-hero"), Shown(page, ".et-orbit")
+        box.fill(text)
+        hero.changes()
+        box.blur()
+        orbit.changes()
+        assert box.input_value() == shown
+    assert page.get_by_text("Error", exact=True).count() == 0
 
 
 @ONE_SIZE

@@ -149,6 +149,15 @@ def test_the_samples_are_white_on_black():
 def test_drawings_come_as_urls():
     url = "data:image/png;base64," + base64.b64encode(GOOD["grey"]).decode()
     assert torch.equal(uploads.read_drawing(url), uploads.read(GOOD["grey"]))
-    for bad in (None, 7, "", "data:image/png;base64,?", "data:text/html,<b>", "file:///etc/passwd", url[:200]):
+    for bad in (
+        None,
+        7,
+        "",
+        "data:image/png;base64,?",
+        "data:text/html,<b>",
+        "file:///etc/passwd",
+        url[:200],
+        url + "\u00fc\u4e03\ud800",
+    ):
         with pytest.raises(PictureError):
             uploads.read_drawing(bad)

@@ -18,6 +18,9 @@ from equivariant_transformers.hub.classifier import Classifier
 
 _FOLDER = Path(__file__).parent
 STYLE = (_FOLDER / "style.css").read_text()
+SESSIONS = 32
+"""Number of open pages whose picture is kept. Beyond it, the one that was used least recently starts anew."""
+_WAITING = 32  # events that may wait for their turn
 _FIRST = 7  # the sample that is shown at first
 _KINDS = "Choose a PNG, JPEG, GIF, WebP, BMP or TIFF of a digit."
 _ASIDE = """<p class="et-aside">The curves move the distorted input on by one of these. They are drawn anew when you let
@@ -39,12 +42,12 @@ def build(model: Classifier, plain: Classifier | None, work: Work) -> gr.Blocks:
     samples = uploads.samples()
 
     @work.counted
-    def show(chosen: tuple[Tensor, int | None], *numbers: float) -> list[str]:
+    def show(chosen: tuple[Tensor, int | None], *numbers: float | None) -> list[str]:
         scene = make_scene(model, plain, chosen[0], _pose(numbers))
         return [drawing.hero(scene), drawing.classes(scene), drawing.layers(scene)]
 
     @work.counted
-    def follow(chosen: tuple[Tensor, int | None], group: str, *numbers: float) -> str:
+    def follow(chosen: tuple[Tensor, int | None], group: str, *numbers: float | None) -> str:
         digit, label = chosen
         return drawing.orbit(make_orbit(model, plain, digit, _pose(numbers), group, label=label))
 
@@ -105,8 +108,9 @@ def build(model: Classifier, plain: Classifier | None, work: Work) -> gr.Blocks:
             orbit = _html(follow(first, "x_shear", *rest), elem_id="et-orbit")
 
         quiet: Any = {"show_progress": "hidden", "trigger_mode": "always_last", "api_visibility": "private"}
-        live: Any = {"fn": show, "inputs": [chosen, *sliders], "outputs": [hero, classes, layers], **quiet}
-        later: Any = {"fn": follow, "inputs": [chosen, group, *sliders], "outputs": orbit, **quiet}
+        raw: Any = {**quiet, "preprocess": False}  # a slider's number may be missing while a person types it
+        live: Any = {"fn": show, "inputs": [chosen, *sliders], "outputs": [hero, classes, layers], **raw}
+        later: Any = {"fn": follow, "inputs": [chosen, group, *sliders], "outputs": orbit, **raw}
         for slider in sliders:
             slider.input(**live)
             slider.release(**later)
@@ -118,12 +122,14 @@ def build(model: Classifier, plain: Classifier | None, work: Work) -> gr.Blocks:
             load.upload(upload, load, [chosen, sketch, message], **quiet),
         ):
             event.then(**live).then(**later)
+    page.queue(max_size=_WAITING)
+    page._queue.pending_messages_per_session.max_size = 4 * _WAITING  # results, some of which nobody fetches
     return page
 
 
-def _pose(numbers: Sequence[float]) -> Pose:
+def _pose(numbers: Sequence[float | None]) -> Pose:
     pairs = zip(SLIDERS, numbers, strict=True)
-    return possible({slider.group: slider.to_theta(number) for slider, number in pairs})
+    return possible({slider.group: slider.to_theta(slider.nearest(number)) for slider, number in pairs})
 
 
 def _label(model: Classifier, digit: int) -> int | None:

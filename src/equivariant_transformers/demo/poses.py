@@ -33,6 +33,15 @@ class Slider:
         """The number that changes nothing."""
         return self.from_theta(0.0)
 
+    def nearest(self, number: float | None) -> float:
+        """Return the number in the range that is nearest to `number`, or the one at rest if there is none.
+
+        >>> SLIDERS[1].nearest(1e9), SLIDERS[1].nearest(None)
+        (1.5, 0.0)
+        """
+        low, high = self.range
+        return self.rest if number is None else min(max(number, low), high)
+
 
 SLIDERS = (
     Slider("rotation", "Rotation", 1, math.radians, math.degrees),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 from pathlib import Path
 
@@ -46,12 +45,13 @@ def read(data: bytes) -> Tensor:
 def read_drawing(url: object) -> Tensor:
     """The picture in a PNG that the page sends as a data URL, as `read` gives it."""
     kind, _, code = str(url)[: 2 * MOST_BYTES].partition(",")
+    if kind != "data:image/png;base64":
+        raise PictureError("the drawing is not a PNG")
     try:
-        if kind != "data:image/png;base64":
-            raise PictureError("the drawing is no PNG")
-        return read(base64.b64decode(code, validate=True))
-    except binascii.Error:
+        data = base64.b64decode(code, validate=True)
+    except ValueError:  # characters that base64, or ASCII, does not have
         raise PictureError("the drawing is damaged") from None
+    return read(data)
 
 
 def samples() -> Tensor:
