@@ -32,6 +32,7 @@ from equivariant_transformers.data.synthesis import image_set
 from equivariant_transformers.experiments import EXPERIMENTS, results
 from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.nn.conv import pad, wrap_around
+from equivariant_transformers.nn.kernels import plain
 from equivariant_transformers.training import memory, train
 from equivariant_transformers.training.job import find_device, load_data, make_job, place
 from equivariant_transformers.training.optimization import Evaluation
@@ -51,16 +52,13 @@ class AntiAliased(nn.Module):
         super().__init__()
         self.convs, self.norms, self.periodic = trunk.convs, trunk.norms, trunk.periodic
 
-    def fits(self, _):
-        return False
-
     def forward(self, x):
         for conv, norm in zip(self.convs, self.norms, strict=True):
             seen = F.conv2d(wrap_around(x, 1, self.periodic), conv.weight, padding=conv.padding)
             x = F.leaky_relu(norm(seen), 0.1)
             if conv.stride == (2, 2):
                 x = halve(halve(x, -1, self.periodic), -2, self.periodic)
-        return x
+        return plain.Features(x)
 
 
 def halve(x, axis, periodic):

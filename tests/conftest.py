@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE / "demo")]  # modules that tests share
+sys.path.insert(0, str(Path(__file__).parent))  # modules that tests share
+sys.path.insert(0, str(Path(__file__).parent / "demo"))
 
 import chromium
 

@@ -1,11 +1,12 @@
-"""The GPU kernel samples as `resampling` does, and has its gradients."""
+"""The kernel samples as `resampling` does, and has its gradients; on a GPU, or interpreted (`test_interpreter.py`)."""
 
 import pytest
 import torch
+from interpreted import DEVICE, NEEDS_KERNELS
 
 import equivariant_transformers as et
 
-pytestmark = pytest.mark.cuda
+pytestmark = NEEDS_KERNELS
 
 
 def both(warp_of, images, grid, fill, monkeypatch):
@@ -14,7 +15,7 @@ def both(warp_of, images, grid, fill, monkeypatch):
         monkeypatch.setattr("equivariant_transformers.geometry.kernels.HAS_TRITON", with_kernel)
         matrix = warp_of()
         result = et.Warp((matrix,)).sample(images, grid, fill=fill)
-        (result * torch.linspace(-1, 1, result.numel(), device="cuda").reshape(result.shape)).sum().backward()
+        (result * torch.linspace(-1, 1, result.numel(), device=DEVICE).reshape(result.shape)).sum().backward()
         yield result.detach(), matrix.grad
 
 
@@ -22,10 +23,10 @@ def both(warp_of, images, grid, fill, monkeypatch):
 @pytest.mark.parametrize(("batch", "matrices"), [(3, (3, 3, 3)), (3, (3, 3)), (1, (1, 3, 3))])
 def test_kernel_and_grid_agree(name, batch, matrices, monkeypatch):
     generator = torch.Generator().manual_seed(0)
-    matrix = (torch.eye(3) + 0.4 * torch.randn(matrices, generator=generator)).cuda()
-    images = torch.rand(batch, 2, 13, 17, generator=generator).cuda()
-    grid = et.chart(name).replace(size=(24, 20)).grid().cuda()
-    for fill in (0.3, torch.rand(batch, 2, 1, 1, generator=generator).cuda()):
+    matrix = (torch.eye(3) + 0.4 * torch.randn(matrices, generator=generator)).to(DEVICE)
+    images = torch.rand(batch, 2, 13, 17, generator=generator).to(DEVICE)
+    grid = et.chart(name).replace(size=(24, 20)).grid().to(DEVICE)
+    for fill in (0.3, torch.rand(batch, 2, 1, 1, generator=generator).to(DEVICE)):
         (fast, fast_gradient), (slow, slow_gradient) = both(
             lambda: matrix.clone().requires_grad_(), images, grid, fill, monkeypatch
         )
@@ -36,13 +37,13 @@ def test_kernel_and_grid_agree(name, batch, matrices, monkeypatch):
 
 
 def test_the_identity_samples_too(monkeypatch):
-    images, grid = torch.rand(2, 1, 9, 9).cuda(), et.chart("log_polar").grid().cuda()
+    images, grid = torch.rand(2, 1, 9, 9).to(DEVICE), et.chart("log_polar").grid().to(DEVICE)
     fast = et.Warp.identity().sample(images, grid)
     monkeypatch.setattr("equivariant_transformers.geometry.kernels.HAS_TRITON", False)
     torch.testing.assert_close(fast, et.Warp.identity().sample(images, grid), rtol=1e-5, atol=1e-5)
 
 
 def test_images_that_need_a_gradient_get_one():
-    images = torch.rand(2, 1, 9, 9, device="cuda", requires_grad=True)
-    et.Warp.identity().sample(images, et.chart("rotation").grid().cuda()).sum().backward()
+    images = torch.rand(2, 1, 9, 9, device=DEVICE, requires_grad=True)
+    et.Warp.identity().sample(images, et.chart("rotation").grid().to(DEVICE)).sum().backward()
     assert images.grad.abs().sum() > 0

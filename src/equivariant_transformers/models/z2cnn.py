@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from equivariant_transformers.nn.conv import wrap_around
-from equivariant_transformers.nn.features import batch_norm, convolve, fits
+from equivariant_transformers.nn.kernels import operations
 
 _SMALLEST = 50
 
@@ -55,27 +54,10 @@ class Z2CNN(nn.Module):
             raise ValueError(
                 f"this network needs {_SMALLEST} samples along axes that do not wrap, got {height} x {width} pixels"
             )
-        if fits(x, self.head.in_channels):
-            return self._lazily(x)
+        compute = operations(x, *self.convs)
         for layer, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True), 1):
-            x = F.relu(norm(conv(wrap_around(x, 1, self.wraps))), inplace=True)
-            if layer <= 2:
-                x = F.avg_pool2d(x, 2)
-            elif layer in (3, 6):
-                x = F.dropout(x, self.dropout, self.training)
-        maps: Tensor = self.head(wrap_around(x, 1, self.wraps))  # (B, classes, h, w)
-        return maps.flatten(2).max(2).values  # not amax: see pose.py
-
-    def _lazily(self, images: Tensor) -> Tensor:
-        x = images
-        for layer, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True), 1):
-            features = batch_norm(norm, *convolve(x, conv.weight, wraps=self.wraps), slope=0.0)  # type: ignore[arg-type]
+            features = compute.batch_normalised(x, conv, norm, slope=0.0, wraps=self.wraps)  # type: ignore[arg-type]
             x = features.value(window=2 if layer <= 2 else 1)
             if layer in (3, 6):
                 x = F.dropout(x, self.dropout, self.training)
-        classes = self.head.out_channels
-        width = max(8, 1 << (classes - 1).bit_length())  # the kernels take powers of two, cuDNN likes multiples of 8
-        kernels = F.pad(self.head.weight, (0, 0, 0, 0, 0, 0, 0, width - classes))
-        maps, *_ = convolve(x, kernels, wraps=self.wraps)
-        logits: Tensor = maps[..., :classes].flatten(1, 2).float().max(1).values + self.head.bias  # type: ignore[operator]
-        return logits
+        return compute.maxima(x, self.head, wraps=self.wraps)

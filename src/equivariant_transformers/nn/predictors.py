@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from equivariant_transformers.geometry.charts import Chart
 from equivariant_transformers.geometry.projective import at_least_float32, wrap
 from equivariant_transformers.nn.buffers import Exact
-from equivariant_transformers.nn.conv import CentredActivation, Evidence, ScaleNorm, pad, wrap_around
-from equivariant_transformers.nn.features import Features, batch_norm, convolve, fits, scale_norm
+from equivariant_transformers.nn.conv import CentredActivation, Evidence, ScaleNorm, pad
+from equivariant_transformers.nn.kernels import Features, operations, plain
 
 _FLOOR = 1e-4
 _SLOPE = 0.1  # of the paper's leaky ReLUs
@@ -58,7 +58,7 @@ class ConsistentPredictor(Exact):
         self.conv1 = nn.Conv2d(in_channels * chart.sheets, channels, 3, stride=stride, bias=False)
         self.norm1 = ScaleNorm(channels)
         self.activation1 = CentredActivation(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, bias=False)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=_padding(chart.periodic), bias=False)
         self.norm2 = ScaleNorm(channels)
         self.activation2 = CentredActivation(channels)
         self.maps = nn.ModuleList(Evidence(channels) for _ in range(self.poses))
@@ -82,9 +82,8 @@ class ConsistentPredictor(Exact):
         x = pad(x, (4, 1) if self.poses == 1 else (4, 4), periodic)
         for axis in (-1, -2)[: self.poses]:
             x = self._smooth(x, axis)
-        pooled = self._lazily_pooled(x) if self.poses == 1 and fits(x, self.conv1.out_channels) else self._pooled(x)
         maps = []
-        for axis, (profile, conv) in enumerate(zip(pooled, self.maps, strict=True)):
+        for axis, (profile, conv) in enumerate(zip(self._pooled(x), self.maps, strict=True)):
             evidence = conv(_pad_profile(profile, periodic[axis]))[:, 0]  # (B, samples)
             maps.append(_heatmap(evidence, 1 + self.log_excess[axis].exp()))
         return _read(maps, self.chart, self.bias)
@@ -92,20 +91,15 @@ class ConsistentPredictor(Exact):
     def _pooled(self, x: Tensor) -> list[Tensor]:
         """The features `(B, channels, samples)` along each pose axis of what the first layer sees."""
         first, second = self._kernels()
-        x = wrap_around(
-            self.activation1(self.norm1(F.conv2d(x, first, stride=self.conv1.stride))), 1, self.chart.periodic
+        compute = operations(x, self.conv1, self.conv2) if self.poses == 1 else plain
+        x = compute.scale_normalised(x, self.conv1, first, self.norm1, self.activation1).value()
+        features = compute.scale_normalised(
+            x, self.conv2, second, self.norm2, self.activation2, wraps=self.chart.periodic
         )
-        x = self.activation2(self.norm2(F.conv2d(x, second, padding=_padding(self.chart.periodic))))
-        pooled = [_average_rows(x, self.row_weights)]
+        pooled = [features.average(self.row_weights)]
         if self.poses == 2:
-            pooled.append(x.mean(3))
+            pooled.append(features.images().mean(3))
         return pooled
-
-    def _lazily_pooled(self, x: Tensor) -> list[Tensor]:
-        first, second = self._kernels()
-        features = scale_norm(self.norm1, self.activation1, *convolve(x, first, stride=self.conv1.stride))  # type: ignore[arg-type]
-        again = convolve(features.value(), second, padding=_padding(self.chart.periodic), wraps=self.chart.periodic)
-        return [scale_norm(self.norm2, self.activation2, *again).average(self.row_weights)]
 
     def _kernels(self) -> tuple[Tensor, Tensor]:
         second = self.conv2.weight
@@ -150,12 +144,7 @@ class SoftmaxPredictor(Exact):
     def forward(self, images: Tensor) -> Prediction:
         """`(B, C, sheets, H, W)` to poses `(B, k)`."""
         x = images.transpose(1, 2).flatten(0, 1)  # each sheet by itself
-        if self.poses == 1 and self.trunk.fits(x):
-            pooled = [self.trunk.lazily(x).strongest(self.chart.sheets)]
-        else:
-            x = self.trunk(x)  # (B * sheets, channels, h, w)
-            pooled = [_maximum(x, axis) for axis in (2, 3)[: self.poses]]
-            pooled = [f.reshape(-1, self.chart.sheets, *f.shape[1:]).max(1).values for f in pooled]
+        pooled = self.trunk(x).strongest(self.poses, self.chart.sheets)
         maps = [
             torch.softmax(conv(_pad_profile(profile, wraps))[:, 0], -1)
             for profile, conv, wraps in zip(pooled, self.maps, self.chart.periodic, strict=False)
@@ -180,7 +169,7 @@ class DirectPredictor(Exact):
 
     def forward(self, images: Tensor) -> Prediction:
         """`(B, C, 1, H, W)`, the image itself, to poses `(B, k)`."""
-        x = F.adaptive_max_pool2d(self.trunk(images.flatten(2, 3)), 3).flatten(1)
+        x = F.adaptive_max_pool2d(self.trunk(images.flatten(2, 3)).images(), 3).flatten(1)
         pose = torch.tanh(at_least_float32(self.head(x))) * self.widths / 2
         return Prediction(pose, torch.ones_like(pose), ())
 
@@ -197,27 +186,12 @@ class _Trunk(nn.Module):
         )
         self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in strides)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """`(B, C, H, W)` to `(B, channels, h, w)`."""
-        if self.fits(x):
-            return self.lazily(x).value().permute(0, 3, 1, 2)
-        for conv, norm in zip(self.convs, self.norms, strict=True):
-            x = F.leaky_relu(norm(conv(wrap_around(x, 1, self.periodic))), _SLOPE, inplace=True)
-        return x
-
-    def fits(self, x: Tensor) -> bool:
-        """Whether `lazily` can be used for `x` `(B, C, H, W)`."""
-        return fits(x, self.norms[0].num_features) and self.convs[1].stride == (1, 1)  # type: ignore[arg-type]
-
-    def lazily(self, x: Tensor) -> Features:
-        """The same as features that are still to be normalised."""
-        padding, wraps = _padding(self.periodic), self.periodic
-        for conv, norm in zip(self.convs, self.norms, strict=True):
-            found = convolve(x, conv.weight, stride=conv.stride, padding=padding, wraps=wraps)  # type: ignore[arg-type]
-            features = batch_norm(norm, *found, _SLOPE)  # type: ignore[arg-type]
-            if conv is not self.convs[-1]:
-                x = features.value()
-        return features
+    def forward(self, x: Tensor) -> Features:
+        """`(B, C, H, W)` to features of `(B, channels, h, w)`."""
+        compute = operations(x, *self.convs)
+        (conv1, conv2), (norm1, norm2) = self.convs, self.norms
+        x = compute.batch_normalised(x, conv1, norm1, slope=_SLOPE, wraps=self.periodic).value()  # type: ignore[arg-type]
+        return compute.batch_normalised(x, conv2, norm2, slope=_SLOPE, wraps=self.periodic)  # type: ignore[arg-type]
 
 
 PREDICTORS: dict[str, type[ConsistentPredictor] | type[SoftmaxPredictor] | type[DirectPredictor]] = {
@@ -236,22 +210,6 @@ def _padding(periodic: tuple[bool, bool]) -> tuple[int, int]:
 def _pad_profile(profile: Tensor, wraps: bool) -> Tensor:
     """`(B, channels, samples)` with one more sample at each end."""
     return pad(profile[:, :, None], (1, 0), (wraps, False), "constant")[:, :, 0]
-
-
-def _maximum(x: Tensor, axis: int) -> Tensor:
-    """The maximum of `x` `(B, C, H, W)` along axis 2 or 3, with the gradient where it was found.
-
-    The gradient of `amax` looks for the value again, and a compiler that recomputes `x` in another precision does not
-    find it. Seen with channels last, as they lie in memory on a CPU, the gradient lies like `x`.
-    """
-    return x.movedim(1, 3).max(axis - 1).values.movedim(2, 1)
-
-
-def _average_rows(x: Tensor, weights: Tensor) -> Tensor:
-    """The rows of `x` `(B, C, H, W)` averaged with weights `(H,)`, as `(B, C, W)`; fast where channels lie last."""
-    rows = x.permute(0, 2, 3, 1)  # (B, H, W, C)
-    average = weights.to(x.dtype)[None] @ rows.flatten(2)  # (B, 1, W * C)
-    return average.reshape(-1, *rows.shape[2:]).transpose(1, 2)
 
 
 def _heatmap(evidence: Tensor, exponent: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from equivariant_transformers.geometry.kernels import on_device
+
 _BLOCK = 1024  # points a program
 
 
@@ -136,7 +138,7 @@ def sample(images: Tensor, matrices: Tensor, points: Tensor, fill: Tensor) -> Te
     count = points.shape[0]
     result = images.new_empty(batch, channels, count)
     programs = (batch, triton.cdiv(count, _BLOCK))
-    with torch.cuda.device_of(images):
+    with on_device(images):
         _forward[programs](images, matrices, points, fill, result, count, channels, height, width, _BLOCK)
     return result
 
@@ -153,7 +155,7 @@ def sample_backward(images: Tensor, matrices: Tensor, points: Tensor, fill: Tens
     count = points.shape[0]
     programs = (batch, triton.cdiv(count, _BLOCK))
     sums = images.new_empty(batch, 9, programs[1])
-    with torch.cuda.device_of(images):
+    with on_device(images):
         _backward[programs](images, matrices, points, fill, gradient, sums, count, channels, height, width, _BLOCK)
     return sums
 

@@ -1,1 +1,88 @@
-"""GPU kernels for features, written in Triton and imported only where they are launched."""
+"""Operations from which networks are put together, in two implementations that compute the same.
+
+A network is written once, in terms of `Operations` and `Features`. The module `plain` implements them in torch, on
+`(B, C, H, W)` of any dtype. The module `fused` implements them in GPU kernels, on `(B, H, W, C)` in bfloat16: whatever
+reads features normalises and activates them on the way.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from equivariant_transformers.geometry import kernels
+from equivariant_transformers.nn.conv import CentredActivation, ScaleNorm
+from equivariant_transformers.nn.kernels import plain
+
+_MOST_CHANNELS = 3  # of images
+_WIDTHS = (16, 32, 64)  # features that fit the kernels
+
+
+class Features(Protocol):
+    """Result of a layer with `C` channels, in the layout of the operations that made it."""
+
+    def value(self, window: int = 1) -> Tensor:
+        """Return the features as input of the next layer, averaged over windows of `window` places each way."""
+
+    def images(self) -> Tensor:
+        """Return the features as `(B, C, H, W)`."""
+
+    def strongest(self, poses: int, sheets: int) -> list[Tensor]:
+        """Return the maxima over `sheets` and rows, `(B, C, W)`, and for two `poses` those over columns, `(B, C, H)`.
+
+        The features are those of `B * sheets` images.
+        """
+
+    def average(self, row_weights: Tensor) -> Tensor:
+        """Return the sum over rows with weights `(H,)`, as `(B, C, W)`."""
+
+
+class Operations(Protocol):
+    """Layers with 3x3 convolutions.
+
+    The input `x` is either images `(B, C, H, W)` or a `Features.value`. `wraps` are the axes that are periodic, (along
+    W, along H) as in a chart. A periodic axis keeps its length, and `conv` does not pad it.
+    """
+
+    def batch_normalised(
+        self, x: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d, *, slope: float, wraps: tuple[bool, bool]
+    ) -> Features:
+        """Convolve, normalise by `norm`, and apply a leaky ReLU."""
+
+    def scale_normalised(
+        self,
+        x: Tensor,
+        conv: nn.Conv2d,
+        weight: Tensor,
+        norm: ScaleNorm,
+        activation: CentredActivation,
+        *,
+        wraps: tuple[bool, bool] = (False, False),
+    ) -> Features:
+        """Convolve with `weight` in place of the weight of `conv`, normalise by `norm`, and apply `activation`."""
+
+    def maxima(self, x: Tensor, conv: nn.Conv2d, *, wraps: tuple[bool, bool]) -> Tensor:
+        """Return the maximum over the picture of each channel of a convolution with a bias, `(B, channels)`."""
+
+
+def operations(images: Tensor, first: nn.Conv2d, *others: nn.Conv2d) -> Operations:
+    """Choose the operations for a network that convolves `images` `(B, C, H, W)` by `first`, then by `others`."""
+    if not _fit_kernels(images, first, *others):
+        return plain
+    from equivariant_transformers.nn.kernels import fused
+
+    return fused
+
+
+def _fit_kernels(images: Tensor, first: nn.Conv2d, *others: nn.Conv2d) -> bool:
+    device = images.device.type
+    if not (kernels.can_take(images) and torch.is_autocast_enabled(device)):
+        return False
+    width = first.out_channels
+    in_bfloat16 = torch.get_autocast_dtype(device) == torch.bfloat16
+    narrow = images.dtype == torch.float32 and images.shape[1] <= _MOST_CHANNELS
+    countable = 0 < images.numel() * width < 2**31  # the kernels count in 32 bits
+    unstrided = all(conv.stride == (1, 1) for conv in others)
+    return in_bfloat16 and narrow and countable and width in _WIDTHS and unstrided

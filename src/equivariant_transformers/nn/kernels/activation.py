@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from equivariant_transformers.geometry.kernels import on_device
 from equivariant_transformers.nn.kernels.launch import BLOCK, LAUNCH, keep, programs
 
 _ROWS = 64  # that pooling reads at a time
@@ -120,6 +121,8 @@ def _pool(
         inside = (row < rows)[:, None] & there[None, :]
         value = tl.load(x + where, mask=inside, other=0.0).to(tl.float32) * a + b
         value = tl.where(value > 0, value, slope * value)
+        if centred:
+            value -= tl.where(b > 0, b, slope * b)
         if row_weights is None:
             top, index = tl.max(tl.where(inside, value, float("-inf")), 0, return_indices=True)
             if start == 0:
@@ -128,8 +131,6 @@ def _pool(
                 winner = tl.where(top > best, start + index, winner)
                 best = tl.maximum(top, best)
         else:
-            if centred:
-                value -= tl.where(b > 0, b, slope * b)
             weights = tl.load(row_weights + row % height, mask=row < rows, other=0.0)
             best += tl.sum(value * weights[:, None], 0)
     out = tl.program_id(0) * (width * channels) + place
@@ -190,7 +191,7 @@ def activate(x: Tensor, scale: Tensor, shift: Tensor, slope: float, centred: boo
     batch, height, width, channels = x.shape
     result = x.new_empty(batch, height // window, width // window, channels)
     count = result.numel()
-    with torch.cuda.device_of(x):
+    with on_device(x):
         _activate[(triton.cdiv(count, 1024),)](
             x, scale, shift, result, count, slope, centred, window, channels, height, width, 1024, **LAUNCH
         )
@@ -211,7 +212,7 @@ def activate_backward(
     count = x.numel() // channels
     result = torch.empty_like(x)
     sums = scale.new_empty(3, channels, programs(count))
-    with torch.cuda.device_of(x):
+    with on_device(x):
         _activate_backward[(sums.shape[2],)](
             x, scale, shift, gradient, result, sums, count, slope, window, channels, height, width, BLOCK, **LAUNCH
         )
@@ -257,7 +258,7 @@ def pool(
     found = x.new_empty(result.shape if row_weights is None else (0,), dtype=torch.int16)
     chunk = min(triton.next_power_of_2(rows), _ROWS)
     block = 4096 // chunk
-    with torch.cuda.device_of(x):
+    with on_device(x):
         _pool[(images // sheets, triton.cdiv(width * channels, block))](
             x, scale, shift, row_weights, result, found, slope, centred, channels, rows, height, width, chunk, block,
             **LAUNCH,
@@ -287,7 +288,7 @@ def pool_backward(
     count = x.numel() // channels
     result = torch.empty_like(x)
     sums = scale.new_empty(3, channels, programs(count))
-    with torch.cuda.device_of(x):
+    with on_device(x):
         _pool_backward[(sums.shape[2],)](
             x, scale, shift, row_weights, found, gradient, result, sums, count, slope, channels, sheets * height,
             height, width, BLOCK, **LAUNCH,

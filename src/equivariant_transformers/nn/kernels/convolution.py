@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from equivariant_transformers.geometry.kernels import on_device
 from equivariant_transformers.nn.kernels.launch import BLOCK, LAUNCH, keep, programs
 
 # A geometry is (height, width, out_height, out_width, stride_h, stride_w, pad_h, pad_w, wrap_h, wrap_w).
@@ -201,7 +202,7 @@ def convolve(
     geometry = _geometry(height, width, stride, padding, wraps)
     features = weight.shape[0]
     count = y.numel() // features
-    with torch.cuda.device_of(x):
+    with on_device(x):
         _convolve[(sums.shape[2],)](
             x, weight, y, sums, count, channels, features, _taps(channels), BLOCK, geometry, **LAUNCH
         )
@@ -230,7 +231,7 @@ def convolve_backward(
     count = y.numel() // features
     partial = weight.new_empty(*weight.shape, programs(count))
     by_tap = x.new_empty(count, 9 * channels) if for_images else None
-    with torch.cuda.device_of(x):
+    with on_device(x):
         _convolve_backward[(partial.shape[4],)](
             x, weight, y, gradient, sums_gradient, by_tap, partial, count, channels, features, _taps(channels), BLOCK,
             geometry, **LAUNCH,
@@ -239,7 +240,7 @@ def convolve_backward(
         return x.new_empty(0), partial
     result = torch.empty_like(x)
     pixels = batch * height * width
-    with torch.cuda.device_of(by_tap):
+    with on_device(by_tap):
         _gather[(triton.cdiv(pixels, 256),)](by_tap, result, pixels, channels, 256, geometry, **LAUNCH)
     return result, partial
 
@@ -276,7 +277,7 @@ def convolve_features(x: Tensor, weight: Tensor, narrow: Tensor, padding: list[i
     features = weight.shape[0]
     count = y.numel() // features
     sums = x.new_empty(2, features, programs(count), dtype=torch.float32)
-    with torch.cuda.device_of(y):
+    with on_device(y):
         _moments[(sums.shape[2],)](y, sums, count, features, BLOCK, **LAUNCH)
     return y, sums
 
@@ -299,7 +300,7 @@ def convolve_features_backward(
     The gradient of the features is a convolution too, which cuDNN does in half the time of what it has for gradients.
     """
     total = torch.empty_like(y)
-    with torch.cuda.device_of(y):
+    with on_device(y):
         _total_gradient[(triton.cdiv(y.numel(), 1024),)](
             y, gradient, sums_gradient, total, y.numel(), y.shape[3], 1024, **LAUNCH
         )

@@ -1,0 +1,71 @@
+"""Operations in torch: features are `(B, C, H, W)`, normalised and activated as soon as they are convolved."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from equivariant_transformers.nn.conv import CentredActivation, ScaleNorm, wrap_around
+
+
+class Features(NamedTuple):
+    """Features that are finished."""
+
+    finished: Tensor
+    """`(B, C, H, W)`."""
+
+    def value(self, window: int = 1) -> Tensor:
+        return F.avg_pool2d(self.finished, window) if window > 1 else self.finished
+
+    def images(self) -> Tensor:
+        return self.finished
+
+    def strongest(self, poses: int, sheets: int) -> list[Tensor]:
+        pooled = [_maximum(self.finished, axis) for axis in (2, 3)[:poses]]
+        return [profile.reshape(-1, sheets, *profile.shape[1:]).max(1).values for profile in pooled]
+
+    def average(self, row_weights: Tensor) -> Tensor:
+        return _average_rows(self.finished, row_weights)
+
+
+def batch_normalised(
+    x: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d, *, slope: float, wraps: tuple[bool, bool]
+) -> Features:
+    found = norm(conv(wrap_around(x, 1, wraps)))
+    return Features(F.leaky_relu(found, slope, inplace=True) if slope else F.relu(found, inplace=True))
+
+
+def scale_normalised(
+    x: Tensor,
+    conv: nn.Conv2d,
+    weight: Tensor,
+    norm: ScaleNorm,
+    activation: CentredActivation,
+    *,
+    wraps: tuple[bool, bool] = (False, False),
+) -> Features:
+    found = F.conv2d(wrap_around(x, 1, wraps), weight, stride=conv.stride, padding=conv.padding)
+    return Features(activation(norm(found)))
+
+
+def maxima(x: Tensor, conv: nn.Conv2d, *, wraps: tuple[bool, bool]) -> Tensor:
+    maps: Tensor = conv(wrap_around(x, 1, wraps))  # (B, channels, h, w)
+    return maps.flatten(2).max(2).values  # not amax: see `_maximum`
+
+
+def _maximum(x: Tensor, axis: int) -> Tensor:
+    """The maximum of `x` `(B, C, H, W)` along axis 2 or 3, with the gradient where it was found.
+
+    The gradient of `amax` looks for the value again, and a compiler that recomputes `x` in another precision does not
+    find it. Seen with channels last, as they lie in memory on a CPU, the gradient lies like `x`.
+    """
+    return x.movedim(1, 3).max(axis - 1).values.movedim(2, 1)
+
+
+def _average_rows(x: Tensor, weights: Tensor) -> Tensor:
+    """The rows of `x` `(B, C, H, W)` averaged with weights `(H,)`, as `(B, C, W)`; fast where channels lie last."""
+    rows = x.permute(0, 2, 3, 1)  # (B, H, W, C)
+    average = weights.to(x.dtype)[None] @ rows.flatten(2)  # (B, 1, W * C)
+    return average.reshape(-1, *rows.shape[2:]).transpose(1, 2)
