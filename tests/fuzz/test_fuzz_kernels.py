@@ -108,11 +108,11 @@ def test_a_kernel_samples_as_a_grid_does(fuzz, monkeypatch):
         size = (random.randint(2, 40), random.randint(2, 40))
         grid = et.chart(random.choice(names)).replace(size=size).grid().to(DEVICE)
         start = torch.eye(3) + random.choice([0.0, 0.1, 0.5, 3.0]) * torch.randn(batch, 3, 3)
-        background = random.choice([0.0, 0.7])
+        fill = random.choice([0.0, 0.7])
         results = []
         for with_kernel in (True, False):
             monkeypatch.setattr(kernels, "HAS_TRITON", with_kernel)
-            results.append(et.Warp((start.to(DEVICE),)).sample(images, grid, background=background))
+            results.append(et.Warp((start.to(DEVICE),)).sample(images, grid, fill=fill))
         close(*results, 1e-4)
 
     fuzz(check, cases=12)

@@ -98,7 +98,7 @@ def test_every_network_can_be_augmented(options):
         (lambda: parse_max_theta(("rotation=far",)), ValueError, "rotation=3.14"),
         (lambda: parse_max_theta(("rotatoin=1",)), ValueError, "Did you mean 'rotation'"),
         (lambda: TTA(stack(), {}, 2), ValueError, "tta > 1 needs a network trained with augmentation"),
-        (lambda: TTA(stack(), MAX_THETA, 0), ValueError, "tta must be at least 1, got 0"),
+        (lambda: TTA(stack(), MAX_THETA, 0), ValueError, "tta must be from 1 to 256, got 0"),
     ],
 )
 def test_mistakes_are_named(make, error, message):
