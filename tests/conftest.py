@@ -37,6 +37,10 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_terminal_summary(terminalreporter):
+    ended = [report for outcome in ("passed", "failed") for report in terminalreporter.stats.get(outcome, ())]
+    cases = sum(count for report in ended for name, count in report.user_properties if name == "fuzzed")
+    if cases:
+        terminalreporter.write_line(f"fuzzers: {cases:,} cases")
     left_out = [report for report in terminalreporter.stats.get("skipped", ()) if NO_BROWSER in str(report.longrepr)]
     if left_out:
         names = ", ".join(chromium.NAMES)

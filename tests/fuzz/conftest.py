@@ -21,6 +21,7 @@ def fuzz(request):
     def run(check, *, cases, allowed=()):
         only = request.config.getoption("--fuzz-case")
         numbers = range(cases * request.config.getoption("--fuzz-scale")) if only is None else [only]
+        request.node.user_properties.append(("fuzzed", len(numbers)))
         failures = []
         for number in numbers:
             started = time.monotonic()
