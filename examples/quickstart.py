@@ -60,7 +60,7 @@ def main() -> None:
     digits = full.test.take(torch.tensor([digit + copy * apart for digit in SHOWN for copy in range(VERSIONS)]))
     given.out.mkdir(parents=True, exist_ok=True)
     picture = given.out / "quickstart.png"
-    viz.layers(jobs[1].module.eval(), digits.normalise(digits.images), versions=VERSIONS).savefig(picture, dpi=120)
+    viz.layers(jobs[1].module.eval(), digits.normalise(digits.images), copies=VERSIONS).savefig(picture, dpi=120)
     print(f"\nWhat the layers did to {len(SHOWN)} digits, each in {VERSIONS} poses: {picture}")
     print("Try next:")
     print("  make demo                            distort digits with sliders, and watch a trained network's layers")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from equivariant_transformers.arguments import whole_number
 from equivariant_transformers.audit.results import SelfConsistency
 from equivariant_transformers.geometry.charts import Chart
 from equivariant_transformers.geometry.warp import Warp
@@ -48,7 +49,7 @@ def in_chart(chart: Chart, image: Tensor, axes: Axes, **style: Any) -> None:
 def show(image: Tensor, axes: Axes, title: str = "") -> None:
     """Draw one image `(C, H, W)` over the plane's square."""
     axes.imshow(_to_picture(image), extent=(-1, 1, 1, -1), cmap="gray", vmin=0, vmax=1)
-    axes.set(xticks=(), yticks=(), title=title)
+    axes.set(xticks=(), yticks=(), title=_drawable(title))
 
 
 def pose_plot(result: SelfConsistency, axes: Axes, parameter: int = 0) -> None:
@@ -62,17 +63,20 @@ def pose_plot(result: SelfConsistency, axes: Axes, parameter: int = 0) -> None:
     axes.set(xlabel="true change of pose", ylabel="predicted change", title=title)
 
 
-def layers(model: Canonicalized, images: Tensor, *, versions: int = 1) -> Figure:
+def layers(model: Canonicalized, images: Tensor, *, copies: int = 1) -> Figure:
     """A figure of what the layers of `model` do to `images` `(B, C, H, W)`, each image in a column.
 
     Its rows are the input, the image after each layer, and what the backbone sees if that is in a chart. Every
-    `versions` columns stand together, for images that show the same thing in several poses.
+    `copies` columns stand together, for images that show the same thing in several poses.
     """
     from matplotlib.figure import Figure
 
+    copies = whole_number("copies", copies)
     rows = _rows(model, images)
-    gaps = (len(images) - 1) // versions
-    columns = [place + place // versions for place in range(len(images))]  # those between are gaps
+    if not len(images):
+        raise ValueError("a figure of layers needs at least one image, got none")
+    gaps = (len(images) - 1) // copies
+    columns = [place + place // copies for place in range(len(images))]  # those between are gaps
     widths = [1.0 if column in columns else 0.15 for column in range(len(images) + gaps)]
     size = (1.1 * sum(widths) + 1.8, 1.1 * len(rows) + 0.1)
     figure = Figure(figsize=size, layout="constrained")
@@ -103,9 +107,22 @@ def _rows(model: Canonicalized, images: Tensor) -> list[tuple[str, Tensor]]:
 
 
 def _words(name: str) -> str:
-    return name.replace("_", " ")
+    """`name` as text of a figure; a dollar sign in it does not begin a formula."""
+    return _drawable(name.replace("_", " ").replace("$", r"\$"))
+
+
+def _drawable(text: str) -> str:
+    """`text` with a question mark for each character that the fonts of the figure lack."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    fonts = [get_font(findfont(FontProperties(family=[family]))) for family in FontProperties().get_family()]
+    known = {"\n", *(letter for letter in text if any(font.get_char_index(ord(letter)) for font in fonts))}
+    return "".join(letter if letter in known else "?" for letter in text)
 
 
 def _to_picture(image: Tensor) -> Any:
     """`(C, H, W)` as the array that matplotlib shows: grey for one channel, colour for three."""
-    return (image[0] if len(image) == 1 else image.permute(1, 2, 0)).detach().cpu().numpy()
+    if len(image) not in (1, 3, 4):
+        raise ValueError(f"a picture has 1, 3 or 4 channels, got shape {tuple(image.shape)}; choose some of them")
+    values = image.float() if image.is_floating_point() else image  # NumPy has no bfloat16
+    return (values[0] if len(values) == 1 else values.permute(1, 2, 0)).detach().cpu().numpy()

@@ -375,6 +375,26 @@ def test_results_print_as_tables():
         ({"layer": lambda _: {"pose": 1}}, TypeError, "no pose.*dict"),
         ({"layer": lambda _: torch.zeros(3)}, ValueError, "3 outputs for 1 images"),
         ({"batch_size": 0}, ValueError, "batch_size must be at least 1"),
+        ({"batch_size": 1.5}, TypeError, "batch_size must be a whole number, got 1.5"),
+        *(
+            ({"theta": theta}, ValueError, "two distinct finite values")
+            for theta in (None, 5, "ab", (0, "a"), {0: 1, 2: 3}, {1, 2}, (0, 10**400), torch.tensor([1j, 2]))
+        ),
+        ({"theta": torch.empty(3, device="meta")}, ValueError, "two distinct finite values"),
+        ({"size": 0}, ValueError, r"size is \(height, width\)"),
+        ({"size": ()}, ValueError, r"size is \(height, width\)"),
+        ({"size": (8, 0)}, ValueError, "width must be at least 1, got 0"),
+        ({"size": (8.5, 8)}, TypeError, "height must be a whole number, got 8.5"),
+        ({"size": (10**9, 10**9)}, ValueError, "height must be at most 16384"),
+        ({"fill": "black"}, TypeError, "background must be a number, got 'black'"),
+        ({"fill": math.nan}, ValueError, "background must be a number, got nan"),
+        ({"group": 5}, ValueError, "group takes a group or its name"),
+        ({"group": []}, ValueError, "group takes a group or its name"),
+        ({"layer": None}, TypeError, "a layer or a function of images, got None"),
+        ({"images": [[1.0]]}, ValueError, r"\(B, C, H, W\).*list"),
+        ({"images": torch.rand(1, 1, 16, 16, device="meta")}, ValueError, "meta device have no pixels"),
+        ({"images": torch.rand(1, 1, 16, 16).to_sparse()}, TypeError, "must be dense"),
+        ({"images": torch.rand(1, 1, 0, 16)}, ValueError, "at least one pixel"),
     ],
 )
 def test_mistakes_are_explained(changes, error, message):
@@ -387,6 +407,13 @@ def test_mistakes_are_explained(changes, error, message):
     }
     with pytest.raises(error, match=message):
         audit.self_consistency(**arguments)
+
+
+@pytest.mark.parametrize("limit", ["slope", "median", "rms"])
+def test_the_limits_of_an_assertion_are_numbers(limit):
+    for value in ("small", None, math.nan, -0.1):
+        with pytest.raises((TypeError, ValueError), match=limit):
+            audit.assert_equivariant(x_pose, blobs(), (-0.3, 0.3), group="x_translation", **{limit: value})
 
 
 def test_mistakes_with_invariance_are_explained():

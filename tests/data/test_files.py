@@ -136,3 +136,13 @@ def test_a_full_disk_is_explained(tmp_path, monkeypatch):
     ):
         file.write(b"new")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_only_regular_files_are_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path):
+        with pytest.raises(OSError, match="not a file"), atomic_write(path) as file:
+            file.write(b"content")
+    assert pipe.is_fifo()

@@ -1,6 +1,7 @@
 """Exported networks compute what the networks themselves do: pixels, poses and logits, in batches of any size."""
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -191,3 +192,31 @@ def test_what_export_needs(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ModuleNotFoundError, match=r"onnxruntime: pip install 'equivariant-transformers\[export\]'"):
         to_onnx(et.Canonicalizer(["rotation"]), tmp_path / "layer.onnx", torch.rand(1, 1, 16, 16))
+
+
+def test_bad_arguments_are_named_before_the_export(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.export, "export", None)
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    images = torch.rand(1, 1, 4, 4)
+    for path, message in (
+        (tmp_path, "is not a regular file"),
+        (tmp_path / "pipe", "is not a regular file"),
+        (tmp_path / "file" / "x.pt2", "because .* is a file"),
+        ("", "the path of a file to write, got ''"),
+        ("a\0b", "the path of a file to write"),
+        (None, "the path of a file to write, got None"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            to_program(nn.Identity(), path, images)
+    for module, given, message in (
+        (None, images, "only a module can be exported, got None"),
+        (nn.Identity(), [1.0], r"a dense tensor with values, got \[1.0\]"),
+        (nn.Identity(), images.to("meta"), "a dense tensor with values"),
+        (nn.Identity(), images.to_sparse(), "a dense tensor with values"),
+        (nn.Identity(), images[0], r"images \(B, C, H, W\), at least one; got shape"),
+        (nn.Identity(), images[:0], r"images \(B, C, H, W\), at least one; got shape"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            to_program(module, tmp_path / "new.pt2", given)
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "pipe"}

@@ -93,12 +93,17 @@ def test_every_network_can_be_augmented(options):
     [
         (lambda: Augmentation({"rotation": -1.0}), ValueError, "positive finite number"),
         (lambda: Augmentation({"rotation": math.inf}), ValueError, "positive finite number"),
+        (lambda: Augmentation({"rotation": math.nan}), ValueError, "must be a number, got nan"),
+        (lambda: Augmentation({"rotation": None}), TypeError, "max_theta of 'rotation' must be a number, got None"),
+        (lambda: Augmentation(["rotation"]), TypeError, "max_theta maps groups to numbers"),
         (lambda: Augmentation({"rotatoin": 1.0}), ValueError, "Did you mean 'rotation'"),
         (lambda: parse_max_theta(("rotation",)), ValueError, "rotation=3.14"),
         (lambda: parse_max_theta(("rotation=far",)), ValueError, "rotation=3.14"),
         (lambda: parse_max_theta(("rotatoin=1",)), ValueError, "Did you mean 'rotation'"),
         (lambda: TTA(stack(), {}, 2), ValueError, "tta > 1 needs a network trained with augmentation"),
-        (lambda: TTA(stack(), MAX_THETA, 0), ValueError, "tta must be from 1 to 256, got 0"),
+        (lambda: TTA(stack(), MAX_THETA, 0), ValueError, "tta must be at least 1, got 0"),
+        (lambda: TTA(stack(), MAX_THETA, 1.5), TypeError, r"tta must be a whole number, got 1\.5"),
+        (lambda: TTA(stack(), MAX_THETA, 10**9), ValueError, "tta must be at most 256, got 1000000000"),
     ],
 )
 def test_mistakes_are_named(make, error, message):

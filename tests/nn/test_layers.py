@@ -1,4 +1,5 @@
 import copy
+import math
 import pickle
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 
 import equivariant_transformers as et
 from equivariant_transformers.geometry import resampling
+from equivariant_transformers.nn import TTA, Augmentation, Augmented, ChartSampler
 
 CUDA = pytest.mark.cuda
 STACK = ["x_shear", "hyperbolic_rotation"]
@@ -379,8 +381,115 @@ def test_inference_can_be_captured_in_a_cuda_graph(pixels):
         (lambda _: et.Canonicalizer(["x_shear"], iterations=0), ValueError, "at least 1"),
         (lambda _: et.Canonicalizer(["x_shear"], min_confidence=2.0), ValueError, r"\(0, 1\]"),
         (lambda _: et.Canonicalizer(["x_shear"], pose_noise=-0.1), ValueError, r"\[0, 1\)"),
+        (lambda _: et.Canonicalizer(5), ValueError, "takes a list of at least one layer, got 5"),
+        (
+            lambda _: et.Canonicalizer(["x_shear"], iterations=1.5),
+            TypeError,
+            "iterations must be a whole number, got 1.5",
+        ),
+        (lambda _: et.Canonicalizer(["x_shear"], iterations=10**30), ValueError, "iterations must be at most 32"),
+        (
+            lambda _: et.Canonicalizer(["x_shear"], min_confidence="high"),
+            TypeError,
+            "min_confidence must be a number, got 'high'",
+        ),
+        (lambda _: et.Canonicalizer(["x_shear"], pose_noise=[]), TypeError, r"pose_noise must be a number, got \[\]"),
+        (lambda _: Augmentation("rotation"), TypeError, "max_theta maps groups to numbers"),
+        (lambda _: Augmentation({"rotation": "far"}), TypeError, "max_theta of 'rotation' must be a number"),
+        (lambda _: et.SpatialTransformer("x_shear", predictor="softmax"), TypeError, "a predictor is a module"),
+        (lambda x: et.EquivariantTransformer("x_shear", predictor=nn.Identity())(x), TypeError, "returns a Prediction"),
+        (lambda _: et.Canonicalized("z2cnn", et.Canonicalizer(["x_shear"])), TypeError, "the backbone is a module"),
+        (lambda _: et.Canonicalized(nn.Flatten(), "x_shear"), TypeError, "the canonicalizer is a module"),
+        (
+            lambda x: et.Canonicalized(nn.Flatten(), nn.Identity())(x),
+            TypeError,
+            "returns a Canonicalization, got a Ten",
+        ),
+        (lambda _: Augmentation(torch.ones(2)), TypeError, "max_theta maps groups to numbers"),
+        (lambda x: ChartSampler("x_shear")(x > 0), TypeError, "floating point"),
+        (lambda x: ChartSampler("x_shear")(x[:, :, :0]), ValueError, "at least one pixel"),
+        (lambda x: et.EquivariantTransformer("x_shear").to("meta")(x), ValueError, "on cpu and the layer is on meta"),
+        (lambda x: ChartSampler("x_shear")(x.to("meta")), ValueError, "on meta and the layer is on cpu"),
     ],
 )
 def test_bad_input_is_explained(images, call, error, message):
     with pytest.raises(error, match=message):
         call(images)
+
+
+@pytest.mark.parametrize("chart", ["x_shear", "log_polar"])
+@pytest.mark.parametrize(
+    "pose_range",
+    [(), {}, {"low": 1}, "ab", ("0", "1"), (math.nan, 1), (0, 1, 2), (0, 10**400), (None, 1), [(1, 0)] * 2, True],
+    ids=str,
+)
+def test_junk_is_no_bound(chart, pose_range):
+    with pytest.raises(ValueError, match=r"pose_range is a \(low, high\) pair"):
+        et.EquivariantTransformer(chart, pose_range=pose_range)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda count: et.EquivariantTransformer("x_shear", count),
+        lambda count: et.EquivariantTransformer("x_shear", channels=count),
+        lambda count: et.EquivariantTransformer("x_shear", predictor="softmax", channels=count),
+        lambda count: et.EquivariantTransformer("x_shear", count, predictor=nn.Identity()),
+        lambda count: et.SpatialTransformer("x_shear", count),
+        lambda count: et.SpatialTransformer("x_shear", channels=count),
+        lambda count: et.Canonicalizer(["x_shear"], count),
+    ],
+)
+def test_channels_are_counted(make):
+    for count, error in ((0, "at least 1"), (-1, "at least 1"), (10**9, "at most 4096"), (10**5000, "at most 4096")):
+        with pytest.raises(ValueError, match=f"channels must be {error}, got"):
+            make(count)
+    for count in (1.5, "3", None, True, [], torch.ones(2)):
+        with pytest.raises(TypeError, match="channels must be a whole number, got"):
+            make(count)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda fill: et.EquivariantTransformer("x_shear", fill=fill),
+        lambda fill: et.SpatialTransformer("x_shear", fill=fill),
+        lambda fill: et.Canonicalizer(["x_shear"], fill=fill),
+        lambda fill: ChartSampler("x_shear", fill=fill),
+    ],
+)
+def test_a_fill_value_is_a_finite_number(make):
+    for fill in (math.nan, math.inf, 1e39, 10**400, "black", [], 1j, torch.ones(2)):
+        with pytest.raises((TypeError, ValueError), match="fill must be"):
+            make(fill)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", ["layer", "baseline", "stack", "model", "augmented", "tta"])
+def test_images_of_other_kinds_are_refused(images, kind, training):
+    layer = et.EquivariantTransformer("x_shear", channels=4)
+    stack = et.Canonicalizer([layer])
+    module = {
+        "layer": layer,
+        "baseline": et.SpatialTransformer("x_shear", channels=4),
+        "stack": stack,
+        "model": et.Canonicalized(nn.Flatten(), stack),
+        "augmented": Augmented(et.Canonicalized(nn.Flatten(), layer), {"rotation": 1.0}),
+        "tta": TTA(et.Canonicalized(nn.Flatten(), layer), {"rotation": 1.0}, 2),
+    }[kind].train(training)
+    for given, message in {
+        "a list": (images.tolist(), "must be a torch.Tensor, got list"),
+        "an array": (images.numpy(), "must be a torch.Tensor, got ndarray"),
+        "nothing": (None, "must be a torch.Tensor, got NoneType"),
+        "sparse": (images.to_sparse(), "must be dense, got the layout torch.sparse_coo"),
+        "nested": (torch.nested.as_nested_tensor(list(images), layout=torch.jagged), "got a nested tensor"),
+        "complex": (images + 0j, "got torch.complex64"),
+        "bool": (images > 0, "got torch.bool"),
+        "float8": (images.to(torch.float8_e4m3fn), "got torch.float8_e4m3fn"),
+        "a number": (images.sum(), r"shape \(B, C, H, W\), got \(\)"),
+        "no rows": (images[:, :, :0], "at least one pixel"),
+        "no columns": (images[..., :0], "at least one pixel"),
+        "meta": (images.to("meta"), "on the meta device have no pixels"),
+    }.values():
+        with pytest.raises((TypeError, ValueError), match=message):
+            module(given)

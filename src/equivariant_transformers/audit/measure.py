@@ -16,14 +16,16 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from typing_extensions import TypedDict, Unpack
 
+from equivariant_transformers.arguments import real_number, whole_number
 from equivariant_transformers.audit.results import Invariance, SelfConsistency
 from equivariant_transformers.geometry.groups import Group, group
 from equivariant_transformers.geometry.motion import group_warp
-from equivariant_transformers.geometry.resampling import outside
+from equivariant_transformers.geometry.resampling import check_images, outside
 from equivariant_transformers.geometry.warp import Warp
 from equivariant_transformers.nn.canonicalization import Canonicalization
 from equivariant_transformers.nn.canonicalizer import Canonicalized, Canonicalizer
 from equivariant_transformers.nn.layers import EquivariantTransformer, SpatialTransformer
+from equivariant_transformers.text import quote
 
 Function = Callable[[Tensor], Any]
 Groups = str | Group | Sequence[str | Group]
@@ -32,6 +34,7 @@ Comparison = Callable[[Any, Any, Warp], Tensor]
 
 _ENLARGEMENT = 4
 _VALUES = 9  # of theta, where only its range is given
+_MOST_PIXELS = 2**14  # along a side of the test images
 _MARGIN = 2  # pixels beside the edge of an image that its interpolation mixes with the background
 
 
@@ -135,6 +138,9 @@ def assert_equivariant(
     parameter    slope   (95 %)     rms   median
     x_shear      0.000 ± 0.000   0.3227   0.2500
     """
+    for name, limit in (("slope", slope), ("median", median), ("rms", rms)):
+        if real_number(name, limit) < 0:
+            raise ValueError(f"{name} is the largest error that passes, at least 0; got {limit}")
     result = self_consistency(layer, images, theta, group=group, **rendering)
     failures = []
     for parameter, name in enumerate(result.names):
@@ -145,8 +151,8 @@ def assert_equivariant(
         ):
             value = found[parameter].item()
             if not abs(value - ideal) <= allowed:  # NaN fails too
-                limit = f"not 1 ± {allowed:g}" if ideal else f"above {allowed:g}"
-                failures.append(f"the {figure} of {name} is {value:.3g}, {limit}")
+                beyond = f"not 1 ± {allowed:g}" if ideal else f"above {allowed:g}"
+                failures.append(f"the {figure} of {name} is {value:.3g}, {beyond}")
     if failures:
         raise AssertionError(f"not equivariant: {'; '.join(failures)}\n{result}")
     return result
@@ -164,16 +170,17 @@ def _compare(
     batch_size: int = 64,
 ) -> Tensor:
     r"""`comparison` of $L(\phi)$, $L(T_\theta\phi)$ and $T_\theta$, `(b, m)`, for all theta and images: `(n, B, m)`."""
-    _check(images, batch_size)
+    _check(layer, images)
+    batch_size = whole_number("batch_size", batch_size)
+    height, width = images.shape[-2:] if size is None else _size(size)
     device = next(_tensors(layer), images).device
     theta = torch.cat((theta.new_zeros(1), theta)).to(torch.promote_types(images.dtype, torch.float32))
     warps = [group_warp(acting, value) for value in theta.to(device)]
-    fill = _own_background(layer) if fill is None else fill
+    fill = _own_background(layer) if fill is None else real_number("fill", fill)
     columns = []
     with _evaluating(layer):
         for start in range(0, len(images), batch_size):
             originals = images[start : start + batch_size].to(device)
-            height, width = size or originals.shape[-2:]
             if size is None:
                 large = (_ENLARGEMENT * height, _ENLARGEMENT * width)
                 originals = Warp.identity().image(originals, size=large, mode="bicubic", padding="border")
@@ -230,13 +237,30 @@ def _image_difference(reference: Canonicalization, moved: Canonicalization, warp
 
 def _values(theta: Theta) -> Tensor:
     """The values `(n,)` of theta, float64, evenly spaced where a range was given."""
-    if not isinstance(theta, Tensor) and len(theta) == 2:
-        values = torch.linspace(float(theta[0]), float(theta[1]), _VALUES, dtype=torch.float64)
-    else:
-        values = torch.as_tensor(theta, dtype=torch.float64).detach().cpu()
-    if values.ndim != 1 or not values.isfinite().all() or not values.numel() or values.min() == values.max():
-        raise ValueError(f"theta needs at least two distinct finite values (n,), or a range (low, high); got {theta}")
+    try:
+        if isinstance(theta, Tensor) and theta.is_complex():
+            raise TypeError  # explained below
+        dense = theta.detach().to_dense() if isinstance(theta, Tensor) else theta
+        values = torch.as_tensor(dense, dtype=torch.float64, device="cpu")
+        if not isinstance(theta, Tensor) and values.shape == (2,):
+            low, high = values.tolist()
+            values = torch.linspace(low, high, _VALUES, dtype=torch.float64, device="cpu")
+    except (OverflowError, RuntimeError, TypeError, ValueError):
+        values = torch.empty(0, device="cpu")
+    if values.ndim != 1 or not values.numel() or not values.isfinite().all() or values.min() == values.max():
+        raise ValueError(
+            f"theta needs at least two distinct finite values (n,), or a range (low, high); got {quote(theta)}"
+        )
     return values
+
+
+def _size(size: Any) -> tuple[int, int]:
+    """The height and width of the test images."""
+    try:
+        height, width = size
+    except (TypeError, ValueError):
+        raise ValueError(f"size is (height, width), or None for that of the images; got {quote(size)}") from None
+    return whole_number("height", height, most=_MOST_PIXELS), whole_number("width", width, most=_MOST_PIXELS)
 
 
 def _own_groups(layer: Function) -> tuple[Group, ...]:
@@ -249,7 +273,11 @@ def _own_groups(layer: Function) -> tuple[Group, ...]:
 
 
 def _as_groups(groups: Groups) -> tuple[Group, ...]:
-    return tuple(group(one) for one in ((groups,) if isinstance(groups, (str, Group)) else groups))
+    if isinstance(groups, (str, Group)):
+        return (group(groups),)
+    if not isinstance(groups, Sequence) or not groups:
+        raise ValueError(f"group takes a group or its name, or one for each parameter; got {quote(groups)}")
+    return tuple(group(one) for one in groups)
 
 
 def _own_background(layer: Function) -> float | None:
@@ -278,11 +306,14 @@ def _evaluating(layer: Function) -> Iterator[None]:
             part.training = training
 
 
-def _check(images: Tensor, batch_size: int) -> None:
-    if not isinstance(images, Tensor) or images.ndim != 4 or not len(images):
+def _check(layer: Function, images: Tensor) -> None:
+    if not callable(layer):
+        raise TypeError(f"an audit takes a layer or a function of images, got {quote(layer)}")
+    if not isinstance(images, Tensor) or images.is_nested or images.ndim != 4 or not len(images):
         raise ValueError(f"an audit takes images (B, C, H, W), at least one; got {_shape(images)}")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    check_images(images)
+    if images.is_meta:
+        raise ValueError("images on the meta device have no pixels to measure: make them on another device")
 
 
 def _exact(values: Tensor) -> Tensor:
@@ -290,4 +321,5 @@ def _exact(values: Tensor) -> Tensor:
 
 
 def _shape(value: Any) -> str:
-    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    dense = isinstance(value, Tensor) and not value.is_nested
+    return f"shape {tuple(value.shape)}" if dense else type(value).__name__

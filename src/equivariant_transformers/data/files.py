@@ -52,6 +52,8 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     b'all of it'
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        check_regular(path)  # a rename would replace a device
     _remove_abandoned(path)
     try:
         with _temporary(path) as temporary:

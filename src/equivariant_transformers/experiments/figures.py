@@ -128,8 +128,8 @@ def house_numbers(root: Path, path: Path) -> None:
     _draw_layers(pretrained("svhn"), test.images[list(HOUSES)], 1, path)
 
 
-def _draw_layers(classifier: Classifier, images: Tensor, versions: int, path: Path) -> None:
-    figure = viz.layers(classifier.module, classifier.normalise(images), versions=versions)
+def _draw_layers(classifier: Classifier, images: Tensor, copies: int, path: Path) -> None:
+    figure = viz.layers(classifier.module, classifier.normalise(images), copies=copies)
     with atomic_write(path) as file:
         figure.savefig(file, dpi=110, format="png")
 

@@ -16,6 +16,7 @@ from equivariant_transformers.geometry import projective
 _OUTSIDE = 4.0  # a coordinate that is well outside the image
 _FRAME = 4  # pixels around an image that a cubic convolution may ask for
 _BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # that images can have
 _LEVELS = 4  # anti-aliasing filters for shrinking by 1, 2, 4 and 8
 
 
@@ -159,13 +160,14 @@ def _reflected(places: Tensor, size: int) -> Tensor:
 
 def smooth(images: Tensor, level: int, padding: str = "border") -> Tensor:
     """`images` `(B, C, H, W)` after one more step of smoothing: 1 makes them fit for halving, then 2 for quartering."""
+    dtype, images = images.dtype, projective.at_least_float32(images)
     spacing = 2 ** (level - 1)
     for axis, sides in ((-2, (0, 0, 1, 1)), (-1, (1, 1, 0, 0))):
         around = [2 * spacing * side for side in sides]
         wide = F.pad(images, around, mode="constant" if padding == "zeros" else "replicate")
         shifted = [wide.narrow(axis, k * spacing, images.shape[axis]) for k in range(5)]
         images = torch.stack([weight * part for weight, part in zip(_BINOMIAL, shifted, strict=True)]).sum(0)
-    return images
+    return images.to(dtype)
 
 
 def smooth_for(images: Tensor, grid: Tensor) -> Tensor:
@@ -204,9 +206,9 @@ def _level_weights(grid: Tensor, image_size: tuple[int, ...]) -> Tensor:
 
 def border_mean(images: Tensor) -> Tensor:
     """The mean of the outermost pixels of each channel of `images` `(B, C, H, W)`, as `(B, C, 1, 1)`."""
-    rows = torch.cat((images[..., 0, :], images[..., -1, :]), -1)
-    columns = torch.cat((images[..., 0], images[..., -1]), -1)
-    return torch.cat((rows, columns), -1).mean(-1)[..., None, None]
+    sides = (images[..., 0, :], images[..., -1, :], images[..., 0], images[..., -1])
+    pixels = torch.cat([projective.at_least_float32(side) for side in sides], -1)
+    return pixels.mean(-1)[..., None, None].to(images.dtype)
 
 
 def outside(images: Tensor, fill: float | None) -> float | Tensor:
@@ -232,11 +234,16 @@ def check_images(images: Tensor) -> None:
     """Raise an error that says what is wrong with `images`, if anything is."""
     if not isinstance(images, Tensor):
         raise TypeError(f"images must be a torch.Tensor, got {type(images).__name__}; convert with torch.as_tensor")
+    if images.is_nested:
+        raise TypeError("images must be one tensor (B, C, H, W), got a nested tensor; resize the images and stack them")
     if images.ndim != 4:
         raise ValueError(f"images have shape (B, C, H, W), got {tuple(images.shape)}")
-    if not images.is_floating_point():
+    if images.layout != torch.strided:
+        raise TypeError(f"images must be dense, got the layout {images.layout}; convert with images.to_dense()")
+    if images.dtype not in _DTYPES:
+        needed = "of 16 bits or more" if images.is_floating_point() else "floating point"
         raise TypeError(
-            f"images must be floating point, got {images.dtype}; convert with images.float() / 255, or use mask()"
+            f"images must be {needed}, got {images.dtype}; convert with images.float() / 255, or use mask()"
         )
     if 0 in images.shape[-2:]:
         raise ValueError(f"images need at least one pixel, got {tuple(images.shape)}")

@@ -10,6 +10,7 @@ import copy
 import io
 import json
 import logging
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.hub.classifier import Classifier
 from equivariant_transformers.nn.canonicalization import Canonicalization
+from equivariant_transformers.text import quote
 
 OPSET = 18
 """The version of the ONNX operators."""
@@ -63,6 +65,7 @@ def to_onnx(module: nn.Module, path: str | Path, images: Tensor | None = None) -
     except ModuleNotFoundError as missing:
         advice = "pip install 'equivariant-transformers[export]'"
         raise ModuleNotFoundError(f"ONNX export needs {missing.name}: {advice}") from missing
+    path = _checked(path)
     network, images = _prepare(module, images)
     program = _trace(network, images)
     with _quiet_exporter():
@@ -81,7 +84,7 @@ def to_onnx(module: nn.Module, path: str | Path, images: Tensor | None = None) -
     content = exported.model_proto.SerializeToString()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     difference = _compare(network, lambda batch: session.run(None, {"images": batch.numpy()}), images)
-    with atomic_write(Path(path)) as file:
+    with atomic_write(path) as file:
         file.write(content)
     return difference
 
@@ -91,23 +94,43 @@ def to_program(module: nn.Module, path: str | Path, images: Tensor | None = None
 
     The arguments are those of `to_onnx`. `torch.export.load(path).module()` runs it without this library.
     """
+    path = _checked(path)
     network, images = _prepare(module, images)
     buffer = io.BytesIO()
     description = {f"{name}.json": text for name, text in _description(module).items()}
     torch.export.save(_trace(network, images), buffer, extra_files=description)
     buffer.seek(0)
     difference = _compare(network, torch.export.load(buffer).module(), images)
-    with atomic_write(Path(path)) as file:
+    with atomic_write(path) as file:
         file.write(buffer.getvalue())
     return difference
 
 
+def _checked(path: str | Path) -> Path:
+    """The file to write: an error before the export is better than one after it."""
+    if not isinstance(path, (str, os.PathLike)) or not Path(path).name or "\0" in str(path):
+        raise ValueError(f"an export needs the path of a file to write, got {quote(path)}")
+    file = Path(path)
+    if file.exists() and not file.is_file():
+        raise ValueError(f"{file} is not a regular file, so it cannot be replaced: choose another path")
+    nearest = next(folder for folder in file.absolute().parents if folder.exists())
+    if not nearest.is_dir():
+        raise ValueError(f"{file} cannot be written, because {nearest} is a file: choose another folder")
+    return file
+
+
 def _prepare(module: nn.Module, images: Tensor | None) -> tuple[_Tensors, Tensor]:
     """A copy of `module` as it is exported, on the CPU and in evaluation mode, and images for it."""
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"only a module can be exported, got {quote(module)}")
     if images is None:
         if not isinstance(module, Classifier):
             raise ValueError(f"a {type(module).__name__} can take images of any kind: give some, (B, C, H, W)")
         images = (255 * blobs(max(_CHECKED), module.card.in_channels, module.card.size)).to(torch.uint8)
+    if not isinstance(images, Tensor) or images.layout != torch.strided or images.is_meta:
+        raise TypeError(f"an export takes images as a dense tensor with values, got {quote(images)}")
+    if images.ndim != 4 or not images.numel():
+        raise ValueError(f"an export takes images (B, C, H, W), at least one; got shape {tuple(images.shape)}")
     images = torch.cat([images.detach().cpu()] * max(_CHECKED))  # enough of them, however few were given
     return _Tensors(copy.deepcopy(module).cpu().eval()), images
 

@@ -12,6 +12,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
+from equivariant_transformers.arguments import real_number, whole_number
 from equivariant_transformers.geometry.groups import Group
 from equivariant_transformers.geometry.groups import group as find_group
 from equivariant_transformers.geometry.motion import group_warp
@@ -36,7 +37,11 @@ class Augmentation:
     """
 
     def __init__(self, max_theta: MaxTheta) -> None:
-        self.max_theta = {find_group(group): limit for group, limit in max_theta.items()}
+        if not isinstance(max_theta, Mapping):
+            raise TypeError(f"max_theta maps groups to numbers, as in {{'rotation': 3.14}}; got {quote(max_theta)}")
+        self.max_theta = {
+            find_group(group): real_number(f"max_theta of {group!r}", limit) for group, limit in max_theta.items()
+        }
         for group, limit in self.max_theta.items():
             if not 0 < limit < math.inf:
                 raise ValueError(f"max_theta of {group.name!r} must be a positive finite number, got {limit}")
@@ -85,6 +90,7 @@ class Augmented(nn.Module):
 
     def forward(self, images: Tensor) -> object:
         """Return the network's output for images `(B, C, H, W)`."""
+        check_images(images)
         return self.network(images, self.augmentation.random(images)) if self.training else self.network(images)
 
 
@@ -126,8 +132,7 @@ class TTA(nn.Module):
 
 def check_tta(count: int, augmentation: Augmentation) -> None:
     """Raise an error if a network with this `augmentation` cannot average over `count` transformations."""
-    if not 1 <= count <= MOST_TTA:
-        raise ValueError(f"tta must be from 1 to {MOST_TTA}, got {quote(count)}")
+    whole_number("tta", count, most=MOST_TTA)
     if count > 1 and not augmentation.max_theta:
         raise ValueError(f"tta > 1 needs a network trained with augmentation; this one has none, and tta is {count}")
 

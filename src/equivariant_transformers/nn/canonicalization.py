@@ -101,6 +101,8 @@ class Canonicalization:
 
 def sample_on(images: Tensor, warp: Warp, grid: Tensor, fill: float | Tensor) -> Tensor:
     """Return `images` through `warp` at `grid` `(..., h, w, 2)`, smoothed first where they are finer than the grid."""
+    if images.device != grid.device:
+        raise ValueError(f"the images are on {images.device} and the layer is on {grid.device}: move one with .to()")
     return warp.sample(smooth_for(images, grid), grid, fill=fill)
 
 

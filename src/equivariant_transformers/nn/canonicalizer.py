@@ -6,25 +6,30 @@ appends its own inverse transformation. The input is sampled once more for the r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch  # noqa: F401 (for the examples)
 from torch import Tensor, nn
 
+from equivariant_transformers.arguments import real_number, whole_number
 from equivariant_transformers.geometry.atlas import chart as find_chart
 from equivariant_transformers.geometry.charts import Chart
 from equivariant_transformers.geometry.resampling import outside
 from equivariant_transformers.geometry.warp import Warp
+from equivariant_transformers.limits import MOST_ITERATIONS
 from equivariant_transformers.nn.canonicalization import Canonicalization
 from equivariant_transformers.nn.layers import (
     ChartGrid,
     EquivariantTransformer,
     Layer,
     SpatialTransformer,
+    check_fill,
     check_input,
     make_layer,
     run_layers,
 )
+from equivariant_transformers.nn.predictors import check_channels
+from equivariant_transformers.text import quote
 
 
 class Canonicalizer(nn.Module):
@@ -59,14 +64,17 @@ class Canonicalizer(nn.Module):
         pose_noise: float = 0.0,
     ) -> None:
         super().__init__()
-        if isinstance(layers, str):
-            raise ValueError(f"a canonicalizer takes a list of layers, got {layers!r}; write [{layers!r}]")
-        if iterations < 1:
-            raise ValueError(f"iterations must be at least 1, got {iterations}")
+        if isinstance(layers, str) or not isinstance(layers, Iterable):
+            raise ValueError(f"a canonicalizer takes a list of layers, got {quote(layers)}; write [{quote(layers)}]")
+        iterations = whole_number("iterations", iterations, most=MOST_ITERATIONS)
+        min_confidence = None if min_confidence is None else real_number("min_confidence", min_confidence)
         if min_confidence is not None and not 0 < min_confidence <= 1:
             raise ValueError(f"min_confidence must be in (0, 1], or None; got {min_confidence}")
+        pose_noise = real_number("pose_noise", pose_noise)
         if not 0 <= pose_noise < 1:
             raise ValueError(f"pose_noise is a share of the range of a chart, in [0, 1), got {pose_noise}")
+        check_channels(in_channels=in_channels)
+        fill = check_fill(fill)
         made = [
             layer
             if isinstance(layer, (EquivariantTransformer, SpatialTransformer))
@@ -117,6 +125,9 @@ class Canonicalized(nn.Module):
         self, backbone: nn.Module, canonicalizer: Canonicalizer | Layer, chart: str | Chart | None = None
     ) -> None:
         super().__init__()
+        for name, module in (("backbone", backbone), ("canonicalizer", canonicalizer)):
+            if not isinstance(module, nn.Module):
+                raise TypeError(f"the {name} is a module, got {quote(module)}")
         if isinstance(canonicalizer, (EquivariantTransformer, SpatialTransformer)):
             canonicalizer = Canonicalizer([canonicalizer], canonicalizer.in_channels)
         self.backbone = backbone
@@ -129,6 +140,8 @@ class Canonicalized(nn.Module):
 
     def read(self, out: Canonicalization) -> Tensor:
         """Return the backbone's output for the result of the canonicalizer."""
+        if not isinstance(out, Canonicalization):
+            raise TypeError(f"a canonicalizer returns a Canonicalization, got a {type(out).__name__}")
         seen = out.image if self.chart is None else out.on(self.chart.grid).flatten(1, 2)  # sheets as channels
         result: Tensor = self.backbone(seen)
         return result

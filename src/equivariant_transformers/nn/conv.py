@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from equivariant_transformers.geometry.projective import at_least_float32
 
@@ -60,7 +62,8 @@ class Evidence(nn.Conv1d):
 class ScaleNorm(nn.Module):
     r"""Divide each channel by its root mean square over the batch: $x \mapsto g\,x / \sqrt{E[x^2]}$.
 
-    Batch normalisation without its shift, so that 0 stays 0. In evaluation a running mean square is used.
+    Batch normalisation without its shift, so that 0 stays 0. In evaluation a running mean square is used. Its precision
+    is at least float32, also in a module of float16: the square of a value can overflow where the value does not.
     """
 
     mean_square: Tensor
@@ -70,7 +73,14 @@ class ScaleNorm(nn.Module):
         self.momentum = momentum
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(channels))
-        self.register_buffer("mean_square", torch.ones(channels))
+        self.register_buffer("mean_square", at_least_float32(torch.ones(channels)))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        before = self.mean_square
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.mean_square.dtype.itemsize < 4:
+            self.mean_square = before.to(self.mean_square.device, torch.float32)
+        return self
 
     def forward(self, x: Tensor) -> Tensor:
         """`(B, C, H, W)` to the same shape."""
@@ -84,7 +94,7 @@ class ScaleNorm(nn.Module):
         if mean_square is None:
             mean_square = self.mean_square
         else:
-            self.mean_square.lerp_(mean_square.detach(), self.momentum)
+            self.mean_square.lerp_(mean_square.detach().to(self.mean_square.dtype), self.momentum)
         return self.weight * torch.rsqrt(mean_square + self.eps)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equivariant_transformers.arguments import real_number
 from equivariant_transformers.geometry.atlas import CHARTS, paper_chart
 from equivariant_transformers.geometry.atlas import chart as find_chart
 from equivariant_transformers.geometry.charts import Chart
@@ -18,9 +19,18 @@ from equivariant_transformers.geometry.resampling import check_images, outside
 from equivariant_transformers.geometry.warp import Warp
 from equivariant_transformers.nn.buffers import Exact
 from equivariant_transformers.nn.canonicalization import Canonicalization, Step, sample_on
-from equivariant_transformers.nn.predictors import PREDICTORS, DirectPredictor, Prediction, SoftmaxPredictor
+from equivariant_transformers.nn.predictors import (
+    PREDICTORS,
+    DirectPredictor,
+    Prediction,
+    SoftmaxPredictor,
+    check_channels,
+)
+from equivariant_transformers.text import quote
 
 PoseRange = tuple[float, float]
+
+_MOST_PASSES = 100
 
 
 class ChartGrid(Exact):
@@ -47,10 +57,11 @@ class ChartSampler(ChartGrid):
 
     def __init__(self, chart: str | Chart, *, fill: float | None = None) -> None:
         super().__init__(find_chart(chart))
-        self.fill = fill
+        self.fill = check_fill(fill)
 
     def forward(self, images: Tensor) -> Tensor:
         """`(B, C, H, W)` to `(B, C * sheets, *chart.size)`."""
+        check_images(images)
         return sample_on(images, Warp.identity(), self.grid, outside(images, self.fill)).flatten(1, 2)
 
 
@@ -69,18 +80,23 @@ class _Transformer(ChartGrid):
         fill: float | None,
     ) -> None:
         super().__init__(sampled)
+        if not isinstance(predictor, nn.Module):
+            raise TypeError(f"a predictor is a module that returns a Prediction, got {quote(predictor)}")
+        check_channels(in_channels=in_channels)
         self.chart = chart
         self.predictor = predictor
         self.in_channels = in_channels
         self.pose_ranges = _pose_ranges(pose_range, len(chart.groups))
-        self.fill = fill
+        self.fill = check_fill(fill)
         self.keep_exact("widths", chart.pose_widths)
 
     def predict(self, images: Tensor, warp: Warp, fill: float | Tensor) -> Prediction:
         """Return the pose of `images` `(B, C, H, W)` seen through `warp`."""
         seen = sample_on(images, warp, self.grid, fill)
         weight = next(self.predictor.parameters(), seen)
-        prediction: Prediction = self.predictor(seen.to(weight.dtype))
+        prediction = self.predictor(seen.to(weight.dtype))
+        if not isinstance(prediction, Prediction):
+            raise TypeError(f"the predictor of a layer returns a Prediction, got a {type(prediction).__name__}")
         if self.pose_ranges is None:
             return prediction
         columns = zip(prediction.pose.unbind(-1), self.pose_ranges, strict=True)
@@ -218,7 +234,11 @@ def check_input(images: Tensor, channels: int) -> None:
     check_images(images)
     if images.shape[1] != channels:
         raise ValueError(f"the layer was made for {channels} channels, got images of shape {tuple(images.shape)}")
-    if can_inspect(images) and not images.isfinite().all():
+    if not can_inspect(images):
+        return
+    if images.is_meta:
+        raise ValueError("images on the meta device have no pixels to read a pose from: make them on another device")
+    if not images.isfinite().all():
         where = (~images.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
         raise ValueError(f"images {where[:8]} contain NaN or infinite pixels")
 
@@ -234,12 +254,22 @@ def _pose_ranges(pose_range: Any, poses: int) -> tuple[PoseRange, ...] | None:
     if pose_range is None:
         return None
     try:
-        pairs = [pose_range] if poses == 1 and isinstance(pose_range[0], (int, float)) else list(pose_range)
-        checked = tuple((float(low), float(high)) for low, high in pairs)
-    except (TypeError, ValueError):
-        checked = ()
-    if len(checked) != poses or any(not low < high for low, high in checked):
+        pairs = torch.as_tensor(pose_range, dtype=torch.float64, device="cpu")
+    except (OverflowError, RuntimeError, TypeError, ValueError):
+        pairs = torch.empty(0, device="cpu")
+    pairs = pairs[None] if poses == 1 and pairs.ndim == 1 else pairs
+    if pairs.shape != (poses, 2) or not (pairs[:, 0] < pairs[:, 1]).all():
         raise ValueError(
-            f"pose_range is a (low, high) pair with low < high for each of {poses} parameters, got {pose_range}"
+            f"pose_range is a (low, high) pair with low < high for each of {poses} parameters, got {quote(pose_range)}"
         )
-    return checked
+    return tuple((low, high) for low, high in pairs.tolist())
+
+
+def check_fill(value: Any) -> float | None:
+    """Return `value` as a finite float, or None for the mean of each image's border."""
+    if value is None:
+        return None
+    number = real_number("fill", value)
+    if abs(number) > torch.finfo(torch.float32).max:
+        raise ValueError(f"fill must be finite, or None for the mean of each image's border; got {quote(value)}")
+    return number

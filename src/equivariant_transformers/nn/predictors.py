@@ -14,11 +14,15 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from equivariant_transformers.arguments import whole_number
 from equivariant_transformers.geometry.charts import Chart
 from equivariant_transformers.geometry.projective import at_least_float32, wrap
 from equivariant_transformers.nn.buffers import Exact
 from equivariant_transformers.nn.conv import CentredActivation, Evidence, ScaleNorm, pad
 from equivariant_transformers.nn.kernels import Features, operations, plain
+
+MOST_CHANNELS = 4096
+"""The limit on channels of images and on features of a predictor: two layers of 4096 have 1.2 GB of weights."""
 
 _FLOOR = 1e-4
 _SLOPE = 0.1  # of the paper's leaky ReLUs
@@ -52,6 +56,7 @@ class ConsistentPredictor(Exact):
 
     def __init__(self, chart: Chart, in_channels: int, *, channels: int = 32) -> None:
         super().__init__()
+        check_channels(in_channels=in_channels, channels=channels)
         self.chart = chart
         self.poses = len(chart.groups)
         stride = (2, 1) if self.poses == 1 else (1, 1)  # pose axes keep their resolution
@@ -85,7 +90,7 @@ class ConsistentPredictor(Exact):
         maps = []
         for axis, (profile, conv) in enumerate(zip(self._pooled(x), self.maps, strict=True)):
             evidence = conv(_pad_profile(profile, periodic[axis]))[:, 0]  # (B, samples)
-            maps.append(_heatmap(evidence, 1 + self.log_excess[axis].exp()))
+            maps.append(_heatmap(evidence, 1 + at_least_float32(self.log_excess[axis]).exp()))
         return _read(maps, self.chart, self.bias)
 
     def _pooled(self, x: Tensor) -> list[Tensor]:
@@ -179,6 +184,7 @@ class _Trunk(nn.Module):
 
     def __init__(self, in_channels: int, channels: int, strides: tuple[int, int], periodic: tuple[bool, bool]) -> None:
         super().__init__()
+        check_channels(in_channels=in_channels, channels=channels)
         self.periodic = periodic
         self.convs = nn.ModuleList(
             nn.Conv2d(width, channels, 3, stride=stride, padding=_padding(periodic), bias=False)
@@ -200,6 +206,12 @@ PREDICTORS: dict[str, type[ConsistentPredictor] | type[SoftmaxPredictor] | type[
     "direct": DirectPredictor,
 }
 """The pose predictors, by name."""
+
+
+def check_channels(**channels: int) -> None:
+    """Raise an error unless each of `channels`, by the name of its argument, is a sensible number of channels."""
+    for name, count in channels.items():
+        whole_number(name, count, most=MOST_CHANNELS)
 
 
 def _padding(periodic: tuple[bool, bool]) -> tuple[int, int]:
