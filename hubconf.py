@@ -1,6 +1,6 @@
-"""Entry points of `torch.hub`: `torch.hub.load(REPOSITORY, "projective_mnist")`, for each network with its own weights.
+"""Entry points of `torch.hub`, one per pretrained network: `torch.hub.load(REPOSITORY, "projective_mnist")`.
 
-`torch.hub.load(FOLDER, ..., source="local")` loads them from a copy of the repository.
+`torch.hub.load(FOLDER, ..., source="local")` loads from a copy of the repository.
 """
 
 import sys
@@ -16,7 +16,7 @@ dependencies = ["torch", "numpy", "safetensors"]
 
 
 def canonicalizer(layers: _abc.Sequence[str], in_channels: int = 1, **options: object) -> _et.Canonicalizer:
-    """A stack of layers with random weights, to be put in front of a network: see `et.Canonicalizer`."""
+    """Return a stack of layers with random weights, for the input of a network: see `et.Canonicalizer`."""
     return _et.Canonicalizer(layers, in_channels, **options)
 
 
@@ -27,7 +27,7 @@ def _entry(name: str) -> _abc.Callable[..., _Classifier]:
         card = _et.list_pretrained()[name]
         return _Classifier(card.build(), card)
 
-    make.__doc__ = f"The classifier {name!r}, with the weights that come with the library or with random ones."
+    make.__doc__ = f"Return the classifier {name!r}, with the weights of the library or with random weights."
     return make
 
 

@@ -184,7 +184,7 @@ def test_a_run_that_diverges_says_why_and_exits_with_3(et, bars, tmp_path):
 def test_the_directory_of_another_run_stays_as_it_was(et, bars, trained):
     before = {path: path.read_bytes() for path in trained.iterdir()}
     _, err = et("train", bars, *SMALL, "--epochs", 2, "--seed", 7, "--out", trained, code=1)
-    assert "belongs to another run: seed 0 there and 7 here" in err.splitlines()[-1]
+    assert "belongs to another run: seed is 0 in the file and 7 in this run" in err.splitlines()[-1]
     assert {path: path.read_bytes() for path in trained.iterdir()} == before
 
 
@@ -230,7 +230,7 @@ def test_a_run_does_not_go_on_with_other_images(et, bars, tmp_path):
     et(*command)
     before = (tmp_path / "run" / "result.json").read_text()
     shutil.copy(folder / "down" / "0.png", folder / "down" / "new.png")
-    assert "on other images than there are now" in et(*command, code=1).err
+    assert "belongs to a run on other images" in et(*command, code=1).err
     assert (tmp_path / "run" / "result.json").read_text() == before
     et(*command, "--fresh")
 
@@ -600,8 +600,8 @@ def test_info(et, tmp_path, monkeypatch):
         ("train mnist --epochs many", 2, "epochs takes a whole number, got 'many'"),
         ("train mnist --epochs 0", 2, "epochs must be at least 1, got 0"),
         ("train mnist --seed 1180591620717411303424", 2, "seed must be from -2**40 to 2**40, got 118"),
-        ("train mnist --device cuda:99", 2, "there is no GPU 'cuda:99'"),
-        ("train mnist --device abacus", 2, "the device is auto, cpu, cuda"),
+        ("train mnist --device cuda:99", 2, "GPU 'cuda:99' is not available"),
+        ("train mnist --device abacus", 2, "the device must be auto, cpu, cuda"),
         ("train mnist --config nothing.yaml", 2, "nothing.yaml"),
         ("train mnist --copies 3", 1, "mnist does not let you choose copies"),
         ("evaluate nothing.safetensors", 1, "there is no checkpoint at nothing.safetensors"),
@@ -637,7 +637,7 @@ def test_an_error_is_one_line(et, tmp_path, monkeypatch, arguments, code, messag
         ("epochs: true", "epochs takes a whole number, got True"),
         ("compile: 1", "compile takes true or false, got 1"),
         ("layers: [1]", "layers takes a list of names, got [1]"),
-        ("network: 3", "network takes a text, got 3"),
+        ("network: 3", "network takes a string, got 3"),
     ],
 )
 def test_wrong_yaml(et, tmp_path, text, message):
@@ -650,7 +650,7 @@ def test_wrong_yaml(et, tmp_path, text, message):
 def test_damaged_models_and_full_disks(et, trained, bars, tmp_path, monkeypatch):
     (tmp_path / "cut").write_bytes((trained / "model.safetensors").read_bytes()[:-10])
     assert "cut off, damaged" in et("evaluate", tmp_path / "cut", code=1).err
-    assert "model.safetensors beside it" in et("evaluate", trained / CHECKPOINT, code=1).err
+    assert "load model.safetensors in the same folder" in et("evaluate", trained / CHECKPOINT, code=1).err
     (tmp_path / "file").touch()
     _, err = et("train", bars, *SMALL, "--epochs", 1, "--out", tmp_path / "file" / "run", code=1)
     assert err.splitlines()[-1].startswith("error: [Errno")

@@ -259,7 +259,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("passes: 1000000", "iterations must be at most 32"),
         ("views: [rotation=1]\nlooks: 1000000000", "tta must be at most 256"),
         ("views: [rotation=1e400]", "positive finite number, got inf"),
-        ("dataset: " + "x" * 90_000, "shorter than 4,096 characters"),
+        ("dataset: " + "x" * 90_000, "at most 4,096 characters"),
         ("x" * 200_000, "longer than 100,000 bytes"),
         ("\x00", "is no YAML"),
     ],

@@ -447,7 +447,7 @@ def test_a_damaged_checkpoint_is_named_and_what_to_do_with_it(tmp_path, capsys):
     assert runner.run([TINY], display=display.Display(), **folders) == []
     err = capsys.readouterr().err
     assert f"{damaged} is cut off, damaged" in err
-    assert "Remove this file, and the run begins anew" in err
+    assert "Remove this file to restart the run" in err
     damaged.unlink()
     assert len(runner.run([TINY], **folders)) == 1
 

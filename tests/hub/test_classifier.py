@@ -112,7 +112,7 @@ def test_damaged_and_foreign_files_are_refused(file, tmp_path):
     content = file.read_bytes()
     for damaged in (b"", content[:100], content[:-100], b"PNG" + content):
         file.write_bytes(damaged)
-        with pytest.raises(CheckpointError, match="cut off, damaged or no safetensors"):
+        with pytest.raises(CheckpointError, match="cut off, damaged or not a safetensors file"):
             Classifier.load(file)
     with pytest.raises(CheckpointError, match="there is no"):
         Classifier.load(tmp_path / "nothing")
@@ -128,13 +128,13 @@ def test_damaged_and_foreign_files_are_refused(file, tmp_path):
         (lambda card: card["config"].update(network="resnet11"), "unknown network 'resnet11'"),
         (lambda card: card["config"].update(layers=[]), "Unexpected key"),
         (lambda card: card.update(classes=["a", "b", "c"]), "size mismatch"),
-        (lambda card: card.update(config=[]), "no model of this version"),
-        (lambda card: card.update(config=None), "no model of this version"),
-        (lambda card: card.update(mean=["dark"]), "no model of this version"),
-        (lambda card: card.update(std=[]), "no model of this version"),
-        (lambda card: card.update(std=[0.0, 0.0, 0.0]), "no model of this version"),
-        (lambda card: card.update(size=[]), "no model of this version"),
-        (lambda card: card["config"].update(augment=[3]), "no model of this version"),
+        (lambda card: card.update(config=[]), "not a model of this version"),
+        (lambda card: card.update(config=None), "not a model of this version"),
+        (lambda card: card.update(mean=["dark"]), "not a model of this version"),
+        (lambda card: card.update(std=[]), "not a model of this version"),
+        (lambda card: card.update(std=[0.0, 0.0, 0.0]), "not a model of this version"),
+        (lambda card: card.update(size=[]), "not a model of this version"),
+        (lambda card: card["config"].update(augment=[3]), "not a model of this version"),
     ],
 )
 def test_a_card_that_does_not_fit_is_refused_in_one_line(file, change, reason):
@@ -149,7 +149,7 @@ def test_a_card_that_does_not_fit_is_refused_in_one_line(file, change, reason):
 @pytest.mark.parametrize("card", [None, 3, "card", [], ["config"], {}])
 def test_a_card_that_is_not_an_object_is_refused(file, card):
     checkpoint.write(file, checkpoint.read(file)[0], {"card": card})
-    with pytest.raises(CheckpointError, match="is no model of this version of the library: "):
+    with pytest.raises(CheckpointError, match="is not a model of this version of the library: "):
         Classifier.load(file)
 
 
@@ -176,5 +176,5 @@ def test_a_flipped_bit_in_the_weights_is_noticed(file):
 
 def test_the_state_of_a_run_is_not_a_model(tmp_path):
     checkpoint.write(tmp_path / "checkpoint.safetensors", {}, {"config": {}})
-    with pytest.raises(CheckpointError, match=r"model\.safetensors beside it"):
+    with pytest.raises(CheckpointError, match=r"load model\.safetensors in the same folder"):
         Classifier.load(tmp_path / "checkpoint.safetensors")

@@ -76,7 +76,7 @@ def test_onnx_has_the_pixels_and_poses_of_every_group_and_predictor_for_any_batc
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """The file of a classifier that sees log-polar pictures behind two layers; its weights are random."""
+    """File of a classifier with log-polar coordinates behind two layers and with random weights."""
     digits = ImageSet(
         images=torch.zeros(10, 1, 64, 64, dtype=torch.uint8),
         labels=torch.arange(10),
@@ -187,7 +187,7 @@ def test_nothing_is_written_that_computes_something_else(write, error, message, 
 
 
 def test_what_export_needs(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match="a Canonicalizer can take images of any kind: give some"):
+    with pytest.raises(ValueError, match="the export of a Canonicalizer needs example images"):
         to_program(et.Canonicalizer(["rotation"]), tmp_path / "layer.pt2")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ModuleNotFoundError, match=r"onnxruntime: pip install 'equivariant-transformers\[export\]'"):

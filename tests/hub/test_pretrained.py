@@ -93,7 +93,7 @@ def test_names_lead_to_networks(weights):
 
 
 def test_errors_must_be_measured(weights):
-    with pytest.raises(ValueError, match="no validation_error: measure it and give it"):
+    with pytest.raises(ValueError, match="no validation_error: measure it and pass it"):
         module.install(weights.parent / "run" / "model.safetensors", "third")
     assert len(list(weights.iterdir())) == 4
 

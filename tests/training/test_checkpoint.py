@@ -75,7 +75,7 @@ def test_content_that_differs_from_its_checksum_is_refused(file, change):
     assert same(checkpoint.read(file), (TENSORS, DESCRIPTION))
     change(tensors)
     save_file(tensors, file, header)
-    with pytest.raises(CheckpointError, match="is damaged: its content differs from what was written"):
+    with pytest.raises(CheckpointError, match="is damaged: its content does not match its checksum"):
         checkpoint.read(file)
 
 
@@ -184,7 +184,7 @@ WRONG |= {
 
 
 def spoil(path, content, change):
-    """Write the checkpoint `content` to `path` with a change of which the checksum says nothing."""
+    """Write the checkpoint `content` to `path` with a change and a valid checksum."""
     path.write_bytes(content)
     tensors, description = checkpoint.read(path)
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
@@ -205,7 +205,7 @@ def test_a_state_that_no_run_can_be_in_is_refused_and_left_alone(runs, tmp_path,
     assert not is_finished(path, job())
     with pytest.raises(CheckpointError, match=r"checkpoint\.safetensors .*") as refused:
         train([job(directory=tmp_path)])
-    assert "Remove this file, and the run begins anew" in str(refused.value)
+    assert "Remove this file to restart the run" in str(refused.value)
     assert path.read_bytes() == before
 
 
@@ -227,7 +227,7 @@ def test_every_state_that_a_run_leaves_is_accepted(runs, tmp_path):
 
 
 def test_weights_that_break_in_the_middle_of_an_epoch_are_no_damage(runs, tmp_path):
-    """The run was stopped before the end of the epoch, when it would have said so."""
+    """The run was stopped before the end of the epoch, when it would have failed."""
 
     def explode(tensors, _):
         for name, tensor in tensors.items():
@@ -246,7 +246,7 @@ def test_a_flipped_bit_in_a_run_is_refused_and_left_alone(runs, tmp_path):
         flipped = bytearray(content)
         flipped[int(share * len(content))] ^= 0x40
         path.write_bytes(flipped)
-        with pytest.raises(CheckpointError, match="Remove this file, and the run begins anew"):
+        with pytest.raises(CheckpointError, match="Remove this file to restart the run"):
             train([job(directory=tmp_path)])
         assert not is_finished(path, job())
         assert path.read_bytes() == flipped

@@ -1,4 +1,4 @@
-"""The trainer: deterministic, and nothing that happens to the process costs more than the step under way."""
+"""Training is deterministic, and an interruption costs no more than the current step."""
 
 import dataclasses
 import errno
@@ -105,7 +105,7 @@ def test_a_finished_run_is_tested_again_with_tta(tmp_path, device):
         with torch.no_grad():
             wrong = TTA(again.module, again.augmentation, 4)(data.normalise(data.images)).argmax(1) != data.labels
         assert error == pytest.approx(100 * wrong.double().mean().item())
-    with pytest.raises(checkpoint.CheckpointError, match="tta 1 there and 4 here"):
+    with pytest.raises(checkpoint.CheckpointError, match="tta is 1 in the file and 4 in this run"):
         train([augmented_job(closer.replace(keep="best"), tmp_path, device)])
 
 
@@ -114,7 +114,7 @@ def test_a_state_of_another_network_is_named(tmp_path):
     tensors, description = checkpoint.read(tmp_path / CHECKPOINT)
     tensors["model/9.weight"] = tensors.pop("model/0.weight")
     checkpoint.write(tmp_path / CHECKPOINT, tensors, description)
-    with pytest.raises(checkpoint.CheckpointError, match="is of a network with other weights"):
+    with pytest.raises(checkpoint.CheckpointError, match="holds the weights of another network"):
         train([job(CONFIG, directory=tmp_path)])
 
 
@@ -127,7 +127,7 @@ def augmented_job(config, directory, device):
 
 def test_which_epoch_was_best_cannot_be_told_afterwards(tmp_path):
     train([job(CONFIG.replace(keep="last"), directory=tmp_path)])
-    with pytest.raises(checkpoint.CheckpointError, match="keep 'last' there and 'best' here"):
+    with pytest.raises(checkpoint.CheckpointError, match="keep is 'last' in the file and 'best' in this run"):
         train([job(directory=tmp_path)])
 
 
@@ -222,7 +222,7 @@ def test_a_checkpoint_from_before_a_field_existed_goes_on_with_its_default(tmp_p
     tensors, description = checkpoint.read(tmp_path / CHECKPOINT)
     del description["config"]["augment"]
     checkpoint.write(tmp_path / CHECKPOINT, tensors, description)
-    with pytest.raises(checkpoint.CheckpointError, match=r"augment .* there and .'rotation=1'. here"):
+    with pytest.raises(checkpoint.CheckpointError, match=r"augment is .* in the file and .'rotation=1'. in this run"):
         train([job(CONFIG.replace(augment=("rotation=1",)), tmp_path)])
     resumed, whole = job(directory=tmp_path), job()
     assert_same(train([resumed])[0], train([whole])[0], resumed, whole)
@@ -257,12 +257,12 @@ def test_damaged_and_foreign_checkpoints_are_refused(tmp_path):
     save_file({"weight": torch.zeros(2)}, path)
     with pytest.raises(checkpoint.CheckpointError, match="not written by this version"):
         train([job(directory=tmp_path)])
-    with pytest.raises(checkpoint.CheckpointError, match="Remove this file, and the run begins anew"):
+    with pytest.raises(checkpoint.CheckpointError, match="Remove this file to restart the run"):
         train([job(directory=tmp_path)])
     path.unlink()
     assert len(train([job(directory=tmp_path)])[0].history) == CONFIG.epochs
     path.write_bytes(whole)
-    with pytest.raises(checkpoint.CheckpointError, match=r"learning_rate 0.01 there and 0.5 here"):
+    with pytest.raises(checkpoint.CheckpointError, match=r"learning_rate is 0.01 in the file and 0.5 in this run"):
         train([job(CONFIG.replace(learning_rate=0.5), tmp_path)])
 
 

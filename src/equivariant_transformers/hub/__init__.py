@@ -1,4 +1,4 @@
-"""Trained networks with their cards: save, load, export and publish them."""
+"""Trained networks with their cards: saving, loading, export and publication."""
 
 from equivariant_transformers.hub.classifier import Card, Classifier
 from equivariant_transformers.hub.zoo import list_pretrained, pretrained

@@ -1,4 +1,4 @@
-"""A trained network with everything that is needed to use it, in one file."""
+"""Trained network with everything that is needed to use it, in one file."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from equivariant_transformers.training.job import build_network
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Errors of a card whose fields are of other types than they should be, or do not fit each other or the weights.
+# Errors for a card whose fields have wrong types, or do not fit each other or the weights.
 _MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """What there is to know about a trained network besides its weights. Errors are in per cent.
+    """Description of a trained network, without its weights. Errors are in per cent.
 
     Images have at most 1024 channels and 1024 x 1024 pixels, and there are at most 100,000 classes. Other values, and a
-    mean or a deviation that cannot normalise an image, raise a ValueError.
+    mean or a standard deviation that cannot normalise an image, raise a ValueError.
     """
 
     config: Config
@@ -44,16 +44,16 @@ class Card:
     """(height, width) of the images."""
     classes: tuple[str, ...]
     mean: tuple[float, ...]
-    """Of each channel, on the scale of 0 to 255."""
+    """Mean of each channel, on the scale of 0 to 255."""
     std: tuple[float, ...]
     fill: float | None
-    """The value of the normalised images outside their frame; None for the mean of each image's border."""
+    """Fill value outside the normalised images; None for the mean of each image's border."""
     data: str
-    """The name of the data set."""
+    """Name of the data set."""
     origin: str
-    """Where its images come from."""
+    """Source of the images."""
     labels: str | None = None
-    """A hash of the labels of all its images when the network was trained; None where it is not known."""
+    """Hash of the labels of all images at the time of training; None if unknown."""
     validation_error: float | None = None
     test_error: float | None = None
 
@@ -63,19 +63,19 @@ class Card:
             if not all(type(value) is int and 1 <= value <= most for value in values):
                 raise ValueError(f"{name} must be from 1 to {most}, got {quote(getattr(self, name))}")
         if len(self.size) != 2:
-            raise ValueError(f"size is the height and the width of an image, got {quote(self.size)}")
+            raise ValueError(f"size must be the height and the width of an image, got {quote(self.size)}")
         if not 1 <= len(self.classes) <= MOST_CLASSES:
-            raise ValueError(f"a network tells 1 to {MOST_CLASSES:,} classes apart, got {len(self.classes):,}")
+            raise ValueError(f"a network must have 1 to {MOST_CLASSES:,} classes, got {len(self.classes):,}")
         for name in ("data", "origin", "labels"):
             self._check(
-                name, isinstance(getattr(self, name), str) or (name == "labels" and self.labels is None), "a text"
+                name, isinstance(getattr(self, name), str) or (name == "labels" and self.labels is None), "a string"
             )
-        self._check("classes", all(isinstance(name, str) for name in self.classes), "texts")
+        self._check("classes", all(isinstance(name, str) for name in self.classes), "strings")
         check_normalisation(self.mean, self.std, self.in_channels)
         self._check("fill", self.fill is None or _is_number(self.fill), "a number or None")
         for name in ("validation_error", "test_error"):
             error = getattr(self, name)
-            self._check(name, error is None or (_is_number(error) and 0 <= error <= 100), "per cent or None")
+            self._check(name, error is None or (_is_number(error) and 0 <= error <= 100), "from 0 to 100 or None")
 
     def _check(self, name: str, holds: bool, allowed: str) -> None:
         if not holds:
@@ -83,7 +83,7 @@ class Card:
 
     @classmethod
     def of(cls, config: Config, images: ImageSet) -> Self:
-        """The card of a network that is to be trained as `config` says on `images`."""
+        """Return the card of a network that is to be trained with `config` on `images`."""
         return cls(
             config=config,
             in_channels=images.images.shape[1],
@@ -97,7 +97,7 @@ class Card:
         )
 
     def build(self) -> Canonicalized:
-        """The network, with random weights."""
+        """Return the network, with random weights."""
         return build_network(
             self.config,
             in_channels=self.in_channels,
@@ -107,9 +107,9 @@ class Card:
         )
 
     def check(self, tensors: dict[str, Tensor]) -> None:
-        """Raise an error unless `tensors` are weights of the network, before the network takes any memory.
+        """Raise an error unless `tensors` are weights of the network, before the network is allocated.
 
-        A card may promise a network of any size; the tensors beside it cannot.
+        The card of a damaged file can describe a network of any size; its tensors cannot.
         """
         with torch.device("meta"):
             module = self.build()
@@ -119,20 +119,20 @@ class Card:
         module.load_state_dict(tensors, assign=True)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, as JSON has them."""
+        """Return the fields as values of JSON."""
         return {**dataclasses.asdict(self), "config": self.config.to_dict()}
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
-        """The card with these fields; a ValueError says which are missing, unknown or wrong."""
+        """Return the card with these fields. A ValueError names fields that are missing, unknown or wrong."""
         if not isinstance(fields, dict):
-            raise ValueError(f"a card is a table of fields, got {quote(fields)}")
+            raise ValueError(f"a card must be a mapping from fields to values, got {quote(fields)}")
         fields = current_fields(fields)
         known = {field.name: field.default is not dataclasses.MISSING for field in dataclasses.fields(cls)}
         unknown = sorted(map(str, fields.keys() - known.keys()))
         missing = [name for name, has_default in known.items() if not has_default and name not in fields]
         if unknown or missing:
-            raise ValueError(f"the card lacks the fields {missing} and has unknown ones {quote(unknown)}")
+            raise ValueError(f"the card has missing fields {missing} and unknown fields {quote(unknown)}")
         lists = {name: fields[name] for name in ("size", "classes", "mean", "std")}
         for name, value in lists.items():
             if not isinstance(value, (list, tuple)):
@@ -147,7 +147,7 @@ def _is_number(value: object) -> bool:
 
 
 class Classifier(nn.Module):
-    """A network and its card: takes images as bytes, of the size and the channels that the card says.
+    """Network and its card. The input is images as bytes, with the size and the channels of the card.
 
     >>> digits = ImageSet(images=torch.zeros(3, 1, 64, 64, dtype=torch.uint8), labels=torch.arange(3), name="blank")
     >>> card = Card.of(Config(layers=("x_shear",)), digits)
@@ -169,14 +169,14 @@ class Classifier(nn.Module):
             self.register_buffer(name, values.clone(), persistent=False)  # not parts of one tensor
 
     def forward(self, images: Tensor) -> Tensor:
-        """Bytes `(B, C, H, W)` to logits `(B, classes)`."""
+        """Return logits `(B, classes)` for bytes `(B, C, H, W)`."""
         network = self.module if self.tta == 1 else TTA(self.module, self.augmentation, self.tta)
         logits: Tensor = network(self.normalise(images))
         return logits
 
     @property
     def tta(self) -> int:
-        """Number of transformations per image that the probabilities are averaged over; may be set."""
+        """Number of predictions per image to average over (test-time augmentation); can be set."""
         return self._tta
 
     @tta.setter
@@ -185,14 +185,14 @@ class Classifier(nn.Module):
         self._tta = count
 
     def canonicalize(self, images: Tensor) -> Canonicalization:
-        """Return the result of the layers for bytes `(B, C, H, W)`; `to_bytes` undoes the scaling of its images."""
+        """Return the result of the layers for bytes `(B, C, H, W)`; `to_bytes` undoes the normalisation."""
         out: Canonicalization = self.module.canonicalizer(self.normalise(images))
         return out
 
     def prepare(self, image: str | Path | Image | Tensor | NDArray[Any]) -> Tensor:
-        """A file, a picture, a tensor `(C, H, W)` or an array `(H, W, C)` as bytes of the right shape.
+        """Convert a file, a picture, a tensor `(C, H, W)` or an array `(H, W, C)` to bytes of the card's shape.
 
-        It is resized with its shape kept and padded with black, as the images of a folder are.
+        The image is resized, keeps its aspect ratio, and is padded with black, like the images of a folder.
         """
         from equivariant_transformers.data import pictures
 
@@ -202,7 +202,7 @@ class Classifier(nn.Module):
         return torch.tensor(pictures.fit(pictures.to_picture(image), size, channels))
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Bytes `(B, C, H, W)` as the network takes them."""
+        """Normalise bytes `(B, C, H, W)` for the network."""
         expected = (self.card.in_channels, *self.card.size)
         if images.dtype != torch.uint8 or images.ndim != 4 or tuple(images.shape[1:]) != expected:
             found = f"{images.dtype} of shape {tuple(images.shape)}"
@@ -210,7 +210,7 @@ class Classifier(nn.Module):
         return images * self.scale + self.shift
 
     def to_bytes(self, images: Tensor) -> Tensor:
-        """Normalised images `(B, C, H, W)`, canonical ones for instance, as bytes."""
+        """Convert normalised images `(B, C, H, W)`, such as canonical images, to bytes."""
         return ((images - self.shift) / self.scale).round().clamp(0, 255).to(torch.uint8)
 
     def save(self, path: str | Path) -> None:
@@ -219,11 +219,11 @@ class Classifier(nn.Module):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """What `save` wrote, ready for use on the CPU. Any other file raises a `CheckpointError` that says why."""
+        """Load a file written by `save`, ready for use on the CPU. Any other file raises a `CheckpointError`."""
         tensors, description = checkpoint.read(Path(path))
         if "card" not in description:
             raise checkpoint.CheckpointError(
-                f"{path} holds the state of a training run; the finished network is in model.safetensors beside it"
+                f"{path} is the checkpoint of a training run, not a model; load model.safetensors in the same folder"
             )
         try:
             card = Card.from_dict(description["card"])
@@ -236,4 +236,6 @@ class Classifier(nn.Module):
             return cls(module, card).eval()
         except _MISFITS as error:
             reason = " ".join(str(error).split())
-            raise checkpoint.CheckpointError(f"{path} is no model of this version of the library: {reason}") from error
+            raise checkpoint.CheckpointError(
+                f"{path} is not a model of this version of the library: {reason}"
+            ) from error

@@ -1,7 +1,7 @@
-"""Networks as files for programs that do not have this library: ONNX, and programs of `torch.export`.
+"""Export of networks to ONNX and `torch.export`, for use without this library.
 
-A file is written only after what it computes has been compared with the network itself, on the CPU and for batches of
-other sizes than the one it was traced with.
+A file is written only if its outputs agree with those of the network itself, on the CPU and for batch sizes other than
+the traced one.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from equivariant_transformers.nn.canonicalization import Canonicalization
 from equivariant_transformers.text import quote
 
 OPSET = 18
-"""The version of the ONNX operators."""
+"""Version of the ONNX operators."""
 TOLERANCE = 1e-4
-"""By how much a result may differ from the network's own."""
+"""Largest allowed difference between an output of the file and of the network itself."""
 
-_TRACED = 2  # images; a batch of 1 would be taken for a constant
-_CHECKED = (1, 5)  # images
+_TRACED = 2  # batch size; a size of 1 would be exported as a constant
+_CHECKED = (1, 5)  # batch sizes
 
 
 class ExportError(RuntimeError):
-    """An exported network that does not compute what the original does."""
+    """Error for an exported network whose outputs differ from those of the original network."""
 
 
 class _Tensors(nn.Module):
-    """A network whose result is a tensor, or the canonical image, pose and confidence of a layer or a stack."""
+    """Network that returns a tensor, or the canonical image, pose and confidence of a layer or a stack."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -51,13 +51,13 @@ class _Tensors(nn.Module):
 
 
 def to_onnx(module: nn.Module, path: str | Path, images: Tensor | None = None) -> float:
-    """Write `module` as an ONNX file that takes `images` in batches of any size, and return the largest difference.
+    """Write `module` as an ONNX file for batches of any size, and return the largest difference of the outputs.
 
     Args:
-        module: a `Classifier`, whose output is `logits`; a layer or a `Canonicalizer`, with the outputs `image`, `pose`
-            and `confidence`; or any other module that makes one tensor of images, `output`.
-        path: where the file appears when its results agree with the module's; an `ExportError` is raised if not.
-        images: some images `(B, C, H, W)` that the module takes; a classifier needs none.
+        module: a `Classifier`, with the output `logits`; a layer or a `Canonicalizer`, with the outputs `image`, `pose`
+            and `confidence`; or any other module that maps images to one tensor, with the output `output`.
+        path: path of the file. If its outputs differ from the module's, an `ExportError` is raised instead.
+        images: example images `(B, C, H, W)` for the module; not needed for a classifier.
     """
     try:
         import onnxruntime
@@ -76,7 +76,7 @@ def to_onnx(module: nn.Module, path: str | Path, images: Tensor | None = None) -
             opset_version=OPSET,
             input_names=["images"],
             output_names=_output_names(network, images),
-            dynamic_shapes={"images": {0: "batch"}},  # the name of the axis
+            dynamic_shapes={"images": {0: "batch"}},  # name of the axis
             verbose=False,
         )
     assert exported is not None
@@ -90,9 +90,9 @@ def to_onnx(module: nn.Module, path: str | Path, images: Tensor | None = None) -
 
 
 def to_program(module: nn.Module, path: str | Path, images: Tensor | None = None) -> float:
-    """Write `module` as a program of `torch.export` that takes batches of any size, and return the largest difference.
+    """Write `module` as a `torch.export` program for batches of any size, and return the largest difference.
 
-    The arguments are those of `to_onnx`. `torch.export.load(path).module()` runs it without this library.
+    The arguments are those of `to_onnx`. `torch.export.load(path).module()` runs the program without this library.
     """
     path = _checked(path)
     network, images = _prepare(module, images)
@@ -107,7 +107,7 @@ def to_program(module: nn.Module, path: str | Path, images: Tensor | None = None
 
 
 def _checked(path: str | Path) -> Path:
-    """The file to write: an error before the export is better than one after it."""
+    """Return the file to write, or raise an error before the export starts."""
     if not isinstance(path, (str, os.PathLike)) or not Path(path).name or "\0" in str(path):
         raise ValueError(f"an export needs the path of a file to write, got {quote(path)}")
     file = Path(path)
@@ -120,25 +120,27 @@ def _checked(path: str | Path) -> Path:
 
 
 def _prepare(module: nn.Module, images: Tensor | None) -> tuple[_Tensors, Tensor]:
-    """A copy of `module` as it is exported, on the CPU and in evaluation mode, and images for it."""
+    """Return a copy of `module` for export, on the CPU and in evaluation mode, and images for it."""
     if not isinstance(module, nn.Module):
         raise TypeError(f"only a module can be exported, got {quote(module)}")
     if images is None:
         if not isinstance(module, Classifier):
-            raise ValueError(f"a {type(module).__name__} can take images of any kind: give some, (B, C, H, W)")
+            raise ValueError(
+                f"the export of a {type(module).__name__} needs example images (B, C, H, W); pass them as images"
+            )
         images = (255 * blobs(max(_CHECKED), module.card.in_channels, module.card.size)).to(torch.uint8)
     if not isinstance(images, Tensor) or images.layout != torch.strided or images.is_meta:
         raise TypeError(f"an export takes images as a dense tensor with values, got {quote(images)}")
     if images.ndim != 4 or not images.numel():
         raise ValueError(f"an export takes images (B, C, H, W), at least one; got shape {tuple(images.shape)}")
-    images = torch.cat([images.detach().cpu()] * max(_CHECKED))  # enough of them, however few were given
+    images = torch.cat([images.detach().cpu()] * max(_CHECKED))  # enough for each batch size
     return _Tensors(copy.deepcopy(module).cpu().eval()), images
 
 
 def blobs(count: int, channels: int, size: tuple[int, int]) -> Tensor:
-    """Random images `(count, channels, *size)` from 0 to 1: three bright blobs on black in each.
+    """Return random images `(count, channels, *size)` from 0 to 1, each with three bright blobs on black.
 
-    Networks see something in them. Of noise, the pose is a matter of rounding, and so would be any comparison.
+    The pose of blobs is well defined. The pose of noise depends on rounding, so that outputs could not be compared.
     """
     random = torch.rand(count, channels, 3, 4, 1, 1, generator=torch.Generator().manual_seed(0))
     x, y, width, height = random.unbind(3)
@@ -163,13 +165,13 @@ def _output_names(network: _Tensors, images: Tensor) -> list[str]:
 
 
 def _description(module: nn.Module) -> dict[str, str]:
-    """What goes with the file: a classifier's card, with its classes."""
+    """Return the metadata of the file: a classifier's card, with its classes."""
     return {"card": json.dumps(module.card.to_dict())} if isinstance(module, Classifier) else {}
 
 
 @torch.no_grad()
 def _compare(network: _Tensors, exported: Callable[[Tensor], Any], images: Tensor) -> float:
-    """The largest difference between the results of both, in batches of several sizes."""
+    """Return the largest difference between the outputs of both, over several batch sizes."""
     differences = []
     for count in _CHECKED:
         batch = images[-count:]
@@ -177,10 +179,12 @@ def _compare(network: _Tensors, exported: Callable[[Tensor], Any], images: Tenso
         for expected, found in results:
             if found.shape != expected.shape:
                 shapes = f"{tuple(found.shape)} instead of {tuple(expected.shape)}"
-                raise ExportError(f"the exported network makes {shapes} of {count} images; nothing was written")
+                raise ExportError(
+                    f"the exported network returns shape {shapes} for {count} images; nothing was written"
+                )
             differences.append((found - expected).abs().max())
     largest = float(torch.stack(differences).max())
-    if not largest <= TOLERANCE:  # NaN too
+    if not largest <= TOLERANCE:  # also if NaN
         raise ExportError(
             f"the exported network differs from the network itself by {largest:.1e}, more than {TOLERANCE:.0e}; "
             "nothing was written"
@@ -194,7 +198,7 @@ def _as_list(result: Tensor | Sequence[Any]) -> Sequence[Any]:
 
 @contextmanager
 def _quiet_exporter() -> Iterator[None]:
-    """Without what the exporter tells developers of torch: that torchvision is not there, and its own deprecations."""
+    """Silence the exporter's messages to developers of torch: missing torchvision, and its own deprecations."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

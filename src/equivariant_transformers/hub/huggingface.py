@@ -1,4 +1,4 @@
-"""Classifiers on the Hugging Face Hub, or in a folder of the same form: needs `huggingface_hub`."""
+"""Classifiers on the Hugging Face Hub, or in a folder of the same layout. Needs `huggingface_hub`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class HubClassifier(
     pipeline_tag="image-classification",
     tags=["equivariance", "canonicalization"],
 ):
-    """A classifier with `from_pretrained`, `save_pretrained` and `push_to_hub`.
+    """Classifier with `from_pretrained`, `save_pretrained` and `push_to_hub`.
 
-    A folder holds the file that `Classifier.save` writes, its card as `config.json` and a page about it, `README.md`.
+    A folder holds the file that `Classifier.save` writes, its card as `config.json`, and a model card, `README.md`.
 
         classifier = et.pretrained("projective-mnist")
         HubClassifier(classifier.module, classifier.card).save_pretrained("folder")  # or push_to_hub("owner/name")
@@ -42,7 +42,7 @@ class HubClassifier(
         return cls.load(folder / _WEIGHTS if folder.is_dir() else hf_hub_download(model_id, _WEIGHTS, **options))
 
     def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
-        """The page about the model: what it was trained on and how, its measured error, how to use it."""
+        """Return the `README.md` of the model: training data, settings, measured errors and usage."""
         return ModelCard(f"---\n{self._hub_mixin_info.model_card_data.to_yaml()}\n---\n\n{_page(self)}")
 
 
@@ -75,7 +75,7 @@ equivariant_transformers.
 |---|---|
 {table}
 
-The whole config of the training run is in `{_CARD}`.
+The complete config of the training run is in `{_CARD}`.
 
 ```python
 from equivariant_transformers.hub.huggingface import HubClassifier

@@ -1,4 +1,4 @@
-"""The trained networks that come with the library."""
+"""Trained networks that are part of the library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from equivariant_transformers.geometry.groups import lookup
 
-if TYPE_CHECKING:  # these load data sets and the trainer: only when a network is asked for
+if TYPE_CHECKING:  # imported on demand: these import data sets and the trainer
     from equivariant_transformers.hub.classifier import Card, Classifier
 
 LICENCE = "MIT"
@@ -18,7 +18,7 @@ FOLDER = resources.files(__package__).joinpath("weights")
 
 
 def pretrained(name: str) -> Classifier:
-    """The trained network called `name`, ready for use on the CPU; `list_pretrained` has the names."""
+    """Return the trained network `name`, ready for use on the CPU; `list_pretrained` returns all names."""
     from equivariant_transformers.hub.classifier import Classifier
 
     lookup(list_pretrained(), name, "pretrained model")
@@ -27,7 +27,7 @@ def pretrained(name: str) -> Classifier:
 
 
 def list_pretrained() -> dict[str, Card]:
-    """The cards of all networks that `pretrained` has, by name: data, config, classes, measured errors."""
+    """Return the cards of all pretrained networks by name: data, config, classes, measured errors."""
     from equivariant_transformers.hub.classifier import Card
 
     names = sorted(file.name.removesuffix(".json") for file in FOLDER.iterdir() if file.name.endswith(".json"))
@@ -40,7 +40,7 @@ def list_pretrained() -> dict[str, Card]:
 
 
 def find(model: str | Path) -> Classifier:
-    """The network in a file, or the trained network of that name."""
+    """Return the network in the file `model`, or the pretrained network of that name."""
     from equivariant_transformers.hub.classifier import Classifier
 
     path = Path(model)
@@ -49,14 +49,14 @@ def find(model: str | Path) -> Classifier:
 
 
 def describe(card: Card) -> str:
-    """A card and its licence as readable JSON."""
+    """Return a card and its licence as readable JSON."""
     return json.dumps({"licence": LICENCE, **card.to_dict()}, indent=1) + "\n"
 
 
 def install(file: str | Path, name: str, **measured: Any) -> Card:
-    """Put the network in `file` among the pretrained ones and return its card.
+    """Add the network in `file` to the pretrained networks and return its card.
 
-    Fields of the card that were not known when the file was written can be given: `test_error=3.61`.
+    Fields of the card that were unknown when the file was written can be passed: `test_error=3.61`.
     """
     from equivariant_transformers.hub.classifier import Classifier
 
@@ -64,7 +64,7 @@ def install(file: str | Path, name: str, **measured: Any) -> Card:
     card = classifier.card = dataclasses.replace(classifier.card, **measured)
     for field in ("validation_error", "test_error"):
         if getattr(card, field) is None:
-            raise ValueError(f"the card of {file} has no {field}: measure it and give it, as in {field}=3.61")
+            raise ValueError(f"the card of {file} has no {field}: measure it and pass it, as in {field}=3.61")
     folder = Path(str(FOLDER))
     classifier.save(folder / f"{name}.safetensors")
     (folder / f"{name}.json").write_text(describe(card), encoding="utf-8")

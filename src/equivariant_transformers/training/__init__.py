@@ -1,4 +1,4 @@
-"""Training: from a config to a job, one loop, and checkpoints that survive an interruption at any time."""
+"""Training: configs, jobs, the training loop, and checkpoints that survive an interruption at any time."""
 
 from equivariant_transformers.training.config import Config
 from equivariant_transformers.training.loop import Stopped, train

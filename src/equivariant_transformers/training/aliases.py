@@ -16,13 +16,13 @@ FIELDS = {
     "passes": "iterations",
     "views": "augment",
 }
-"""Fields of `Config` and `Card`: the name in 0.1, and the name now."""
+"""Renamed fields of `Config` and `Card`: from the name in version 0.1 to the current name."""
 
 _OLD_FIELDS = {new: old for old, new in FIELDS.items()}
 
 
 def current_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return `fields` with the names that they have now.
+    """Return `fields` under their current names.
 
     >>> current_fields({"jitter": 0.015, "seed": 1})
     {'pose_noise': 0.015, 'seed': 1}
@@ -31,12 +31,12 @@ def current_fields(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def first_name(field: str) -> str:
-    """Return the name that a field had first: keys of result files are made of these."""
+    """Return the original name of a field, which is used in the keys of result files."""
     return _OLD_FIELDS.get(field, field)
 
 
 def current_state(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of a training checkpoint with the names of weights that they have now."""
+    """Return the tensors of a training checkpoint under the current names of the weights."""
     weights = current_weights(name.removeprefix("model/") for name in tensors if name.startswith("model/"))
     renamed = {}
     for name, tensor in tensors.items():
@@ -48,10 +48,10 @@ def current_state(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def current_weights(names: Iterable[str]) -> dict[str, str]:
-    """Return for each name of a state dict its name now.
+    """Return a mapping from the names in a state dict to their current names.
 
-    Networks without layers were the bare classifier, or the second part of a `Sequential` behind a chart; now every
-    network is a `Canonicalized` with a `backbone`.
+    In version 0.1, a network without layers was the bare classifier, or the second part of a `Sequential` behind a
+    chart. Now every network is a `Canonicalized` with a `backbone`.
 
     >>> current_weights(["1.head.weight", "1.head.bias"])
     {'1.head.weight': 'backbone.head.weight', '1.head.bias': 'backbone.head.bias'}

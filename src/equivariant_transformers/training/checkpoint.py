@@ -1,4 +1,4 @@
-"""Files of tensors with a description, written whole or not at all and read without running code."""
+"""Files of tensors with a description, written atomically and read without executing code."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ FORMAT = "equivariant_transformers/1"
 
 
 class CheckpointError(Exception):
-    """A file that is not a checkpoint of this library, or not a whole one."""
+    """Error for a file that is not a checkpoint of this library, is damaged, or belongs to another run."""
 
 
 def write(path: Path, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
     """Write `tensors` and a JSON `description` into one safetensors file, with a checksum of both.
 
-    The file appears under its name when all of it is on the disk. Until then, and if writing fails, what was there
-    before stays.
+    The file appears under its name once it is complete on the disk. Until then, and if writing fails, the previous
+    file remains.
     """
     from safetensors.torch import save
 
@@ -35,10 +35,10 @@ def write(path: Path, tensors: dict[str, Tensor], description: dict[str, Any]) -
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors (on the CPU) and the description of a file that `write` made.
+    """Return the tensors (on the CPU) and the description of a file that `write` has written.
 
     Raises:
-        CheckpointError: if the content differs from what was written, or if `write` has not written the file. Files
+        CheckpointError: if the file was not written by `write`, or if its content does not match its checksum. Files
             of version 0.1 have no checksum and are read without this check.
     """
     from safetensors import SafetensorError, safe_open
@@ -50,13 +50,13 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path} is cut off, damaged or no safetensors file: {error}") from error
+        raise CheckpointError(f"{path} is cut off, damaged or not a safetensors file: {error}") from error
     if header.get("format") != FORMAT:
         found = header.get("format", "no format")
         raise CheckpointError(f"{path} was not written by this version of the library: {found}, not {FORMAT}")
     text = header.get("description", "")
     if "checksum" in header and header["checksum"] != _checksum(tensors, text):
-        raise CheckpointError(f"{path} is damaged: its content differs from what was written (by its checksum)")
+        raise CheckpointError(f"{path} is damaged: its content does not match its checksum")
     try:
         description = json.loads(text)
     except (ValueError, RecursionError) as error:

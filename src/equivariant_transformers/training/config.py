@@ -1,4 +1,4 @@
-"""Settings of a run: one value that flags, YAML files, checkpoints and result files share."""
+"""Settings of a run, shared by flags, YAML files, checkpoints and result files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Precision = Literal["float32", "bfloat16"]
 Fill = Literal["border", "black"]
 Keep = Literal["best", "last"]
 
-_WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", tuple: "a list of names"}
+_WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", tuple: "a list of names"}
 _MOST = {
     "examples": 10**9,
     "copies": 10_000,
@@ -35,10 +35,10 @@ _LONGEST_NAME = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Settings of a run: data, network, optimization, machine. The defaults are the paper's for Projective MNIST.
+    """Settings of a run: data, network, optimization, device. The defaults are the paper's for Projective MNIST.
 
-    A field of another type, and a number that is not finite or out of bounds (more than 32 layers or iterations, 256
-    transformations per image, a million epochs or images per step), raise a ValueError.
+    A ValueError is raised for a field of the wrong type, and for a number that is not finite or out of bounds: more
+    than 32 layers or iterations, 256 predictions per image, or a million epochs or images per step.
 
     >>> Config(layers=("x_shear",)).replace(seed=3).seed
     3
@@ -107,7 +107,7 @@ class Config:
             value = getattr(self, name)
             self._check(name, value is None or value >= 1, "at least 1")
             self._check(name, value is None or value <= most, f"at most {most:,}")
-        for name in ("seed", "data_seed"):  # with which the seeds made of them fit into 64 bits
+        for name in ("seed", "data_seed"):  # seeds derived from these must fit into 64 bits
             self._check(name, abs(getattr(self, name)) <= 2**40, "from -2**40 to 2**40")
         self._check("tta", self.tta == 1 or bool(self.augment), "1 without augment")
         Augmentation(parse_max_theta(self.augment))  # raises an error that names the item
@@ -138,14 +138,14 @@ class Config:
             self._check(name, len(value) <= MOST_LAYERS, f"at most {MOST_LAYERS} names")
         if kind in (str, tuple):
             longest = max(map(len, value if kind is tuple else [value]), default=0)
-            self._check(name, longest <= _LONGEST_NAME, f"shorter than {_LONGEST_NAME:,} characters")
+            self._check(name, longest <= _LONGEST_NAME, f"at most {_LONGEST_NAME:,} characters")
 
     def _check(self, name: str, holds: bool, allowed: str) -> None:
         if not holds:
             raise ValueError(f"{name} must be {allowed}, got {quote(getattr(self, name))}")
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
     def learning_rate_in(self, epoch: int) -> float:
@@ -157,14 +157,14 @@ class Config:
         return self.learning_rate * self.lr_decay**epoch
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, as JSON and YAML have them."""
+        """Return the fields as values of JSON and YAML."""
         return {**dataclasses.asdict(self), "layers": list(self.layers), "augment": list(self.augment)}
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
-        """The config with these `fields`; the others keep their defaults."""
+        """Return the config with these `fields`. Other fields have their defaults."""
         if not isinstance(fields, dict):
-            raise ValueError(f"a config is a table of fields, got {quote(fields)}")
+            raise ValueError(f"a config must be a mapping from fields to values, got {quote(fields)}")
         fields = current_fields(fields)
         known = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(map(str, fields.keys() - known))
@@ -181,7 +181,7 @@ def _are_texts(values: Iterable[object]) -> bool:
 
 @cache
 def help_of(field: str) -> str:
-    """Return the description of a field of `Config`, as flags and the documentation show it.
+    """Return the description of a field of `Config`, as shown by flags and the documentation.
 
     >>> help_of("epochs")
     'Epochs of training.'

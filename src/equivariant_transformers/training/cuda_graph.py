@@ -1,4 +1,4 @@
-"""A piece of work that is done over and over: as it is on the CPU, as one CUDA graph on a GPU."""
+"""Repeated work, run as a plain function on the CPU and as one CUDA graph on a GPU."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 
 
 class Replay:
-    """`work`, a function without arguments that reads and writes tensors in place, ready to be repeated.
+    """Callable that runs `work`, a function without arguments that reads and writes tensors in place.
 
-    On a GPU it is recorded once and replayed as a whole, on a stream of its own, without the host waiting for anything.
-    Recording runs the work a few times first and calls `restore` after each time, which must undo what the work did.
+    On a GPU, `work` is recorded once and replayed as a whole on its own stream. The host does not wait for it. Before
+    recording, `work` is run a few times. After each run, `restore` is called and must undo the effect of `work`.
     """
 
     def __init__(
@@ -24,7 +24,7 @@ class Replay:
             self._record(self.stream, restore)
 
     def __call__(self) -> None:
-        """Do the work once; on a GPU, put it in the queue of its stream."""
+        """Run the work once; on a GPU, enqueue it on its stream."""
         if self.stream is None:
             self.work()
             return
@@ -36,7 +36,7 @@ class Replay:
 
     def _record(self, stream: torch.cuda.Stream, restore: Callable[[], None]) -> None:
         before = torch.backends.cudnn.benchmark
-        torch.backends.cudnn.benchmark = True  # the first calls find the fastest convolutions, the recording uses them
+        torch.backends.cudnn.benchmark = True  # the first calls select the fastest convolutions for the recording
         try:
             torch.cuda.synchronize()
             with torch.cuda.stream(stream):
@@ -51,7 +51,7 @@ class Replay:
 
 
 def rehearse(work: Callable[[], None], restore: Callable[[], None]) -> None:
-    """Run `work` three times, each from the same state: compiles kernels, fills caches, makes the optimizer's state."""
+    """Run `work` three times from the same state, to compile kernels, fill caches and create the optimizer's state."""
     for _ in range(3):
         work()
         restore()

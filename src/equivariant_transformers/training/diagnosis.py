@@ -1,4 +1,4 @@
-"""Why a loss is not a number any more."""
+"""Diagnosis of a run whose loss is not finite or far above chance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from equivariant_transformers.training.optimization import Batches
 
 
 def diagnose(module: nn.Module, loader: Batches, epoch: int, loss: float, config: Config) -> str:
-    """One line that says when and where a run went wrong, and what to try."""
+    """Return one line with the epoch and the layer in which a run failed, and a remedy."""
     what = f"the loss was {loss:.3g} in epoch {epoch}"
     if math.isfinite(loss):
         return f"{what}, far above chance. Try a learning rate below {config.learning_rate:g}"

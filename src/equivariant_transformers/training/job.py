@@ -1,4 +1,4 @@
-"""From a config to everything that training needs: the data, the network, and both on the device."""
+"""Data, network and job of a config, on the device."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from equivariant_transformers.nn.canonicalizer import Canonicalized
 from equivariant_transformers.training import Config, Job, distributed
 
 _EVALUATION_BATCH = {"cuda": 1000, "cpu": 250}
-# On a CPU a step is faster with the channels of a pixel side by side; on a GPU the compiler chooses.
+# On a CPU, a step is faster with channels last. On a GPU, the compiler chooses the layout.
 _LAYOUT = {"cuda": torch.preserve_format, "cpu": torch.channels_last}
 
 
 def find_device(name: str) -> torch.device:
-    """The torch device called `name`; auto is the GPU if there is one."""
+    """Return the torch device `name`; auto is the GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -34,20 +34,20 @@ def find_device(name: str) -> torch.device:
     except RuntimeError:
         device = torch.device("meta")
     if device.type not in _EVALUATION_BATCH:
-        raise ValueError(f"the device is auto, cpu, cuda or one of several GPUs as in cuda:1, got {name!r}")
+        raise ValueError(f"the device must be auto, cpu, cuda, or one of several GPUs as in cuda:1, got {name!r}")
     found = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= found:
-        raise ValueError(f"there is no GPU {name!r} that torch can use, it sees {found}; use cpu or auto")
+        raise ValueError(f"GPU {name!r} is not available (GPUs found by torch: {found}); use cpu or auto")
     return device
 
 
 def is_folder(name: str) -> bool:
-    """Whether `name` is the path of a folder; the name of a data set is not, though there be a folder of that name."""
+    """Return whether `name` is the path of a folder. Names of data sets take precedence over folders."""
     return name not in data.DATASETS and Path(name).is_dir()
 
 
 def find_data(name: str) -> Callable[..., Splits]:
-    """What loads the data set called `name`, or the images in a folder."""
+    """Return the function that loads the data set `name`, or the images in the folder `name`."""
     if is_folder(name):
         return partial(data.from_folder, name)
     if Path(name).name != name:
@@ -56,8 +56,8 @@ def find_data(name: str) -> Callable[..., Splits]:
 
 
 def load_data(config: Config, device: torch.device, *, accept_other_files: bool = False, **options: Any) -> Splits:
-    """The parts of the config's data set on `device`; `options` go to the function that loads it."""
-    if accept_other_files:  # which few data sets ask
+    """Return the parts of the config's data set on `device`. `options` are passed to the function that loads it."""
+    if accept_other_files:  # few data sets have this option
         options["accept_other_files"] = True
     load = find_data(config.dataset)
     known = inspect.signature(load).parameters
@@ -70,7 +70,7 @@ def load_data(config: Config, device: torch.device, *, accept_other_files: bool 
 
 
 def make_module(config: Config, images: ImageSet) -> Canonicalized:
-    """Return the config's network, made for `images`, with the random weights of its seed."""
+    """Return the config's network for `images`, with random weights from the config's seed."""
     torch.manual_seed(config.seed)
     _, channels, height, width = images.images.shape
     return build_network(
@@ -85,7 +85,7 @@ def make_module(config: Config, images: ImageSet) -> Canonicalized:
 def build_network(
     config: Config, *, in_channels: int, classes: int, size: tuple[int, int], fill: float | None
 ) -> Canonicalized:
-    """Return the config's network for images of a given kind, with random weights."""
+    """Return the config's network for images of the given channels and size, with random weights."""
     return models.build(
         config.network,
         layers=config.layers,
@@ -103,13 +103,13 @@ def build_network(
 
 
 def place(module: nn.Module, device: torch.device) -> nn.Module:
-    """`module` on `device`, laid out in memory as is fastest there."""
+    """Return `module` on `device`, in the memory format that is fastest there."""
     moved: nn.Module = module.to(device, memory_format=_LAYOUT[device.type])  # type: ignore[call-overload]
     return moved
 
 
 def make_job(config: Config, splits: Splits, *, directory: Path | None = None, name: str = "run") -> Job:
-    """A job for the trainer; this process's share of it, if there are several."""
+    """Return a job for `train`. With several processes, its loaders return the share of this process."""
     device = splits.train.images.device
     evaluated = evaluation_batch(device, config.tta)
     return Job(
@@ -127,22 +127,22 @@ def make_job(config: Config, splits: Splits, *, directory: Path | None = None, n
 
 
 def evaluation_batch(device: torch.device, tta: int = 1) -> int:
-    """Return the number of images that are evaluated at a time over all processes; `tta` copies of each count."""
+    """Return the batch size for evaluation over all processes, with `tta` copies per image."""
     processes = distributed.world_size()
     size = max(processes, _EVALUATION_BATCH[device.type] // tta)
     return size - size % processes
 
 
 def _loader(part: ImageSet, batch_size: int, *, seed: int = 0) -> Loader:
-    """Return a loader of this process's share of each batch. A part that is smaller than `batch_size` is one batch."""
+    """Return a loader of this process's share of each batch. A part smaller than `batch_size` is one batch."""
     processes = distributed.world_size()
     if len(part) < processes:
-        raise ValueError(f"{processes} processes cannot share {len(part)} images of {part.name}: start fewer")
+        raise ValueError(f"{processes} processes cannot share {len(part)} images of {part.name}: start fewer processes")
     if len(part) < batch_size:
         batch_size = len(part) - len(part) % processes
     return Loader(part, batch_size=batch_size, seed=seed, rank=distributed.rank(), world_size=processes)
 
 
 def hash_labels(splits: Splits) -> str:
-    """Tells whether a folder has other images than before: then other ones of them are the test images."""
+    """Return a hash of the labels. It changes if the images of a folder, and with them its test images, change."""
     return " ".join(sha256(part.labels.cpu().numpy()) for part in splits)

@@ -1,4 +1,4 @@
-"""Directories that one process at a time writes into."""
+"""Locks on directories, so that one run at a time uses a directory."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from filelock import FileLock, Timeout
 from equivariant_transformers.data.files import atomic_write
 
 LOCK, HOLDER = ".lock", ".lock.holder"
-"""Names of the file that is locked and of the file about the process that holds it."""
+"""Names of the file that is locked and of the file that describes the process holding the lock."""
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 class InUseError(RuntimeError):
-    """Another process holds the directory."""
+    """Error for a directory that is locked already."""
 
 
 @contextmanager
 def hold(directory: Path) -> Iterator[None]:
-    """Keep other processes from holding `directory` until the block or this process ends.
+    """Lock `directory` until the block or this process ends.
 
-    The directory is made if it is missing, and removed at the end if the block has left nothing in it.
+    A missing directory is created. At the end it is removed if the block has left it empty.
 
     Raises:
-        InUseError: at once, if another process holds the directory. The message names it.
+        InUseError: at once, if the directory is locked already. The message names the process holding the lock.
 
     >>> import tempfile
     >>> directory = Path(tempfile.mkdtemp())
@@ -53,7 +53,7 @@ def hold(directory: Path) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout:
         raise InUseError(
-            f"{directory} is in use by {_read(holder)}. Wait for its end, or choose another directory"
+            f"{directory} is in use by {_read(holder)}. Wait until it ends, or choose another directory"
         ) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
@@ -66,7 +66,7 @@ def hold(directory: Path) -> Iterator[None]:
             file.write(_describe().encode(errors="replace"))
         yield
     finally:
-        with suppress(OSError):  # Windows removes no open file, and nothing removes a directory with files
+        with suppress(OSError):  # Windows cannot remove open files; rmdir cannot remove directories with files
             holder.unlink(missing_ok=True)
             (directory / LOCK).unlink()
             for path in made:
@@ -75,7 +75,7 @@ def hold(directory: Path) -> Iterator[None]:
 
 
 def _describe() -> str:
-    """Return a line about this process."""
+    """Return one line that describes this process."""
     since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     return f"process {os.getpid()} on {platform.node()} since {since} ({command})"
@@ -84,5 +84,5 @@ def _describe() -> str:
 def _read(holder: Path) -> str:
     try:
         return holder.read_text(errors="replace")
-    except OSError:  # the process is about to write it, or has just removed it
+    except OSError:  # not written yet, or just removed
         return "another process"

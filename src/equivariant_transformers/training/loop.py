@@ -1,4 +1,4 @@
-"""The training loop: one run, or several that share a GPU, from the first epoch or from where they were stopped."""
+"""Training loop of one run, or of several runs that share a GPU, which resumes interrupted runs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from equivariant_transformers.training import distributed, memory
 from equivariant_transformers.training.run import Job, Progress, Result, Run
 
 
-class Stopped(Exception):  # noqa: N818 (like StopIteration, it is no failure)
-    """Training was asked to stop, by a signal or for want of time; its state is saved."""
+class Stopped(Exception):  # noqa: N818 (like StopIteration, it is not a failure)
+    """Exception for training that was stopped by a signal or by its deadline. The state is saved."""
 
     def __init__(self, message: str, signal: str | None = None) -> None:
         super().__init__(message)
         self.signal = signal
-        """Its name, if it was one."""
+        """Name of the signal; None after the deadline."""
 
 
 def train(
@@ -32,12 +32,12 @@ def train(
     save_every: float = 10.0,
     deadline: float = math.inf,
 ) -> list[Result]:
-    """Train the `jobs`, side by side if they are on a GPU, and test each with its best epoch or its last.
+    """Train the `jobs`, side by side on a GPU, and test each with the weights of its best or last epoch.
 
-    A job whose directory holds a checkpoint of the same config goes on from there, to the same result as if it had
-    never stopped. State is saved at the end of an epoch when `save_every` seconds have passed since the last time, and
-    on SIGTERM or SIGINT after the step under way; then, and after `deadline` (as `time.monotonic` counts), `Stopped`
-    is raised. Afterwards each module holds the weights that were tested.
+    A job whose directory holds a checkpoint of the same config resumes from it, and gives the same result as an
+    uninterrupted run. The state is saved at the end of an epoch if `save_every` seconds have passed since the last
+    time. On SIGTERM or SIGINT, and after `deadline` (on the clock of `time.monotonic`), the state is saved after the
+    current step and `Stopped` is raised. Afterwards each module holds the weights that were tested.
     """
     on_cpu = jobs[0].train.epoch(0).device.type == "cpu"
     if on_cpu:
@@ -88,7 +88,7 @@ def _run_epochs(
 
 
 def _stop(active: Sequence[Run], signalled: Sequence[str] | None) -> NoReturn:
-    """Save everything and stop; without `signalled` because time is up, and with it by a signal, here or elsewhere."""
+    """Save all runs and raise `Stopped`: out of time if `signalled` is None, else by a signal to any process."""
     for run in active:
         run.save()
     if signalled is None:
@@ -99,7 +99,7 @@ def _stop(active: Sequence[Run], signalled: Sequence[str] | None) -> NoReturn:
 
 @contextmanager
 def _signals() -> Iterator[list[str]]:
-    """Collect the names of SIGTERM and SIGINT that arrive, instead of dying of them."""
+    """Collect the names of SIGTERM and SIGINT signals, which then do not end the process."""
     received: list[str] = []
     if threading.current_thread() is not threading.main_thread():
         yield received

@@ -1,17 +1,17 @@
-"""How the C library hands out memory: with large tensors, a good part of the time of a training step on the CPU."""
+"""Memory allocation of the C library, which takes much of the time of a training step with large CPU tensors."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
 
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of malloc.h
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # from malloc.h
 
 
 def keep() -> None:
-    """Let this process keep freed memory for its next tensors, where the C library can be told so.
+    """Let this process keep freed memory for its next tensors, if the C library supports it.
 
-    Otherwise glibc gets every tensor above 32 MiB from the kernel and gives it back, which clears its pages each time.
+    Otherwise glibc requests every tensor above 32 MiB from the kernel and returns it, which clears its pages each time.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:

@@ -1,4 +1,4 @@
-"""Optimization and evaluation of one network, and all the state that a checkpoint must hold."""
+"""Optimization and evaluation of a network, with all the state that a checkpoint must hold."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from equivariant_transformers.training.config import Config
 from equivariant_transformers.training.cuda_graph import Replay
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""From logits `(B, classes)` and labels `(B,)` to what is minimised."""
+"""Function from logits `(B, classes)` and labels `(B,)` to the loss."""
 
 
 class Batches(Protocol):
-    """What training needs of a loader; `data.Loader` is one."""
+    """Interface of a loader for training, implemented by `data.Loader`."""
 
     def __len__(self) -> int: ...
     def epoch(self, number: int) -> Tensor:
-        """Indices `(steps, batch)` of an epoch's batches."""
+        """Return the indices `(steps, batch)` of an epoch's batches."""
 
     def in_order(self) -> tuple[Tensor, Tensor]:
-        """Indices `(steps, batch)` that visit every image, and which of them count."""
+        """Return indices `(steps, batch)` that cover every image, and a mask of the indices to count."""
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Images and labels at `indices` `(batch,)`."""
+        """Return the images and labels at `indices` `(batch,)`."""
 
 
 class Evaluation:
-    """Counts the mistakes of `module` on all images of `loader`."""
+    """Evaluation of `module` on all images of `loader`, which counts misclassified images."""
 
     def __init__(self, module: nn.Module, loader: Batches, config: Config, *, capture: bool) -> None:
         self.module = module
@@ -61,7 +61,7 @@ class Evaluation:
         self.mistakes.zero_()
 
     def start(self) -> None:
-        """Put the whole evaluation in the queue; `result` waits for it."""
+        """Enqueue the whole evaluation; `result` waits for it."""
         self.module.eval()
         _join(self.replay.stream)
         self._rewind()
@@ -70,22 +70,22 @@ class Evaluation:
             self.replay()
 
     def result(self) -> Tensor:
-        """Mistakes and images, `(2,)`, of this process's share."""
+        """Return the numbers of mistakes and of images, `(2,)`, in this process's share."""
         _join(self.replay.stream, wait=True)
         return torch.stack([self.mistakes, self.counts.sum()]).double()
 
     def error(self) -> float:
-        """In per cent, over all processes."""
+        """Evaluate `module` and return the error in per cent, over all processes."""
         self.start()
         mistakes, images = distributed.total(self.result())
         return 100 * mistakes / images
 
 
 class Optimization:
-    """Steps of the optimizer on `module` through the epochs of a `config`.
+    """Training steps of `module` with the optimizer and the learning rates of `config`.
 
-    `begin` an epoch, `step` through its batches, then read `loss` and evaluate. On a GPU a step is one CUDA graph that
-    finds its own place in the epoch, so that nothing waits for the host.
+    Call `begin` for an epoch and `step` for each of its batches, then read `loss` and evaluate. On a GPU, a step is one
+    CUDA graph. The graph keeps its position in the epoch itself, so that it does not wait for the host.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Optimization:
             capturable=on_gpu,
         )
         self.averaged = copy.deepcopy(module) if config.ema_decay else module
-        """The network to evaluate."""
+        """Network to evaluate: `module`, or its copy with averaged weights."""
         self._start = copy.deepcopy(module.state_dict())
         self.module.train()
         self.replay = Replay(self._work, self.device, capture=distributed.world_size() == 1, restore=self._restore)
@@ -126,7 +126,7 @@ class Optimization:
             self._make_optimizer_state()
 
     def begin(self, epoch: int, step: int = 0) -> None:
-        """Get ready for `epoch`, of which `step` steps are done."""
+        """Prepare for `epoch`, of which `step` steps are done."""
         self.module.train()
         _join(self.replay.stream)
         self.order.copy_(self.loader.epoch(epoch))
@@ -140,18 +140,21 @@ class Optimization:
         _join(self.replay.stream)
 
     def step(self) -> None:
-        """Put one step in the queue."""
+        """Enqueue one step."""
         self.replay()
 
     def loss(self) -> Tensor:
-        """Total loss and steps of the epoch so far, `(2,)`; waits for the queue. The loss of broken weights is NaN."""
+        """Return the total loss and the number of steps of the epoch so far, `(2,)`, after all queued steps.
+
+        The loss is NaN if a weight is not finite.
+        """
         _join(self.replay.stream, wait=True)
         norms = torch.stack(torch._foreach_norm([parameter.detach() for parameter in self.module.parameters()]))
         loss = torch.where(norms.isfinite().all(), self.total_loss, torch.nan)
         return torch.stack([loss, self.position.double()])
 
     def state(self) -> dict[str, Tensor]:
-        """Every tensor that the next step depends on, by name."""
+        """Return every tensor that the next step depends on, by name."""
         _join(self.replay.stream, wait=True)
         tensors = {f"model/{name}": tensor for name, tensor in self.module.state_dict().items()}
         if self.averaged is not self.module:
@@ -164,7 +167,7 @@ class Optimization:
         return tensors
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Put back what `state` returned, in place."""
+        """Load the tensors that `state` returned, in place."""
         self.module.load_state_dict(_part(tensors, "model/"))
         if self.averaged is not self.module:
             self.averaged.load_state_dict(_part(tensors, "average/"))
@@ -177,7 +180,7 @@ class Optimization:
             torch.cuda.set_rng_state(tensors["random/cuda"], self.device)
 
     def close(self) -> None:
-        """Drop the replicated network: a process group can only end once no network refers to it."""
+        """Release the replicated network: a process group can only end if no network refers to it."""
         self.network = self.module
 
     def _work(self) -> None:
@@ -194,14 +197,14 @@ class Optimization:
 
     @torch.no_grad()
     def _average(self) -> None:
-        """Move the averages towards the weights, faster in the first steps."""
+        """Update the moving average of the weights, faster in the first steps."""
         steps = next(iter(self.optimizer.state.values()))["step"]
         share = torch.clamp(9 / (steps + 9), min=1 - self.config.ema_decay)
         averages, values = _floats(self.averaged), _floats(self.module)
         torch._foreach_add_(averages, torch._foreach_mul(torch._foreach_sub(values, averages), share))
 
     def _restore(self) -> None:
-        """Return to the state before the first step."""
+        """Reset everything to the state before the first step."""
         self.position.zero_()
         self.total_loss.zero_()
         self.module.load_state_dict(self._start)
@@ -211,7 +214,7 @@ class Optimization:
                 tensor.zero_()
 
     def _make_optimizer_state(self) -> None:
-        """Let the optimiser make its moments now, so that they can be loaded before the first step."""
+        """Create the moments of the optimizer, so that they can be loaded before the first step."""
         for parameter in self.module.parameters():
             parameter.grad = torch.zeros_like(parameter)
         self.optimizer.step()
@@ -227,7 +230,7 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def _floats(module: nn.Module) -> list[Tensor]:
-    """The weights and the statistics of `module`, without counters."""
+    """Return the weights and running statistics of `module`, without counters."""
     return [tensor for tensor in module.state_dict().values() if tensor.is_floating_point()]
 
 
@@ -239,20 +242,20 @@ def _forward(module: nn.Module, images: Tensor, config: Config) -> Tensor:
 
 @cache
 def _compiled() -> Callable[[nn.Module, Tensor], Tensor]:
-    """One compiled function for all networks, so that those of the same make are compiled once."""
+    """Return one compiled function for all networks, so that networks of the same structure are compiled once."""
 
     def forward(module: nn.Module, images: Tensor) -> Tensor:
         logits: Tensor = module(images)
         return logits
 
-    torch._dynamo.config.recompile_limit = 256  # networks of so many makes; beyond it, they would silently not compile
-    # Channels last also where the compiler thinks that 32 channels are too few for it: they are not.
+    torch._dynamo.config.recompile_limit = 256  # structures; any further structure would silently not be compiled
+    # Channels last is faster with 32 channels too, which the compiler considers too few.
     options: dict[str, Any] | None = {"force_layout_optimization": True} if torch.cuda.is_available() else None
     return torch.compile(forward, dynamic=False, options=options)
 
 
 def _join(stream: torch.cuda.Stream | None, *, wait: bool = False) -> None:
-    """Order the work of `stream` and of the default stream one after the other; `wait` for both to end."""
+    """Make `stream` and the current stream wait for each other; with `wait`, the host waits for both."""
     if stream is None:
         return
     here = torch.cuda.current_stream(stream.device)

@@ -1,4 +1,4 @@
-"""One run: a job from its first step, or from its checkpoint, to its result."""
+"""Run of a job, from its first step or its checkpoint to its result."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class Job:
     validation: Batches
     test: Batches
     directory: Path | None = None
-    """Where checkpoints go; None to keep none."""
+    """Directory of the checkpoint; None for no checkpoint."""
     name: str = "run"
     augmentation: Augmentation = field(default_factory=lambda: Augmentation({}))
-    """Random transformations of the training images, for networks that take a starting warp."""
+    """Random augmentation of the training images, for networks that accept a starting warp."""
     loss: Loss = F.cross_entropy
     labels: str = ""
-    """A hash of the labels of all images: a run goes on with those that it began with, or not at all."""
+    """Hash of the labels of all images. A run is only resumed with the same labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Place of a run, `step` of `steps` in `epoch`, and the figures of the epochs before."""
+    """Progress of a run: `step` of `steps` in `epoch`, and the history of the previous epochs."""
 
     name: str
     epoch: int
@@ -53,21 +53,21 @@ class Progress:
 
 @dataclass(kw_only=True)
 class Result:
-    """Outcome of a run. Errors are in per cent; the test set is evaluated once, with the weights that were kept."""
+    """Result of a run. Errors are in per cent. The test set is evaluated once, with the weights that were kept."""
 
     config: Config
     history: list[dict[str, float]] = field(default_factory=list)
-    """For each epoch: `loss`, `validation_error`, `seconds`."""
+    """Values of `loss`, `validation_error` and `seconds` per epoch."""
     best_epoch: int | None = None
-    """The epoch whose weights were kept: the best on validation data or, if the config says so, the last."""
+    """Epoch whose weights were kept: the best epoch on validation data or, with `keep: last`, the last epoch."""
     validation_error: float = math.nan
     test_error: float = math.nan
     failure: str | None = None
-    """Why the run ended early, if it did."""
+    """Reason why the run ended early; None if it did not."""
 
 
 class Run:
-    """Job under way: its place in the epochs, the weights kept so far, and its checkpoint."""
+    """Job in progress: its position in the epochs, the weights kept so far, and its checkpoint."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -85,7 +85,7 @@ class Run:
         return self.epoch >= self.job.config.epochs or self.result.failure is not None
 
     def resume(self) -> None:
-        """Continue from the checkpoint of this job, if it has one."""
+        """Resume from the checkpoint of this job, if it has one."""
         if self.job.directory is not None and (self.job.directory / CHECKPOINT).exists():
             self._load(self.job.directory / CHECKPOINT)
 
@@ -119,7 +119,7 @@ class Run:
             self.kept[name].copy_(tensor)
 
     def conclude(self) -> Result:
-        """Load the weights that were kept and test them."""
+        """Load the weights that were kept, test them and return the result."""
         if self.result.best_epoch is not None:
             self.job.module.load_state_dict(self.kept)
             evaluation = self._evaluation(self.job.module, self.job.test, capture=False)
@@ -173,11 +173,11 @@ class Run:
             self.result.validation_error = description["validation_error"]
         self.result.failure = description["failure"]
         if self.job.config.keep == "last" and self.epoch and not (self.step or self.result.failure):
-            self._keep(self.evaluation.error())  # which it did, unless it kept the best before or looked otherwise
+            self._keep(self.evaluation.error())  # no change, unless keep or tta differs from the file
 
 
 def is_finished(path: Path, job: Job) -> bool:
-    """Return whether `path` holds the state of a run that went well to its end and that `job` can resume from."""
+    """Return whether `path` holds a checkpoint of `job` that ended without a failure."""
     try:
         _, description = state.read(path, config=job.config, module=job.module, steps=len(job.train), labels=job.labels)
     except checkpoint.CheckpointError:

@@ -1,4 +1,4 @@
-"""The state of a run in its checkpoint, checked against the run that is to resume from it."""
+"""State of a run in a checkpoint, checked against the run that resumes from it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from equivariant_transformers.training.aliases import current_fields, current_st
 from equivariant_transformers.training.config import Config
 
 DIVERGED = 50.0
-"""A mean loss that no network in training has."""
+"""Mean loss from which on a run counts as diverged."""
 
-_ANEW = "Remove this file, and the run begins anew"
-_COUNTED = 2**24  # steps that the optimizer's counter, a float32, can tell apart
+_ANEW = "Remove this file to restart the run"
+_COUNTED = 2**24  # the optimizer's step counter, a float32, stops here
 
 
 def read(
@@ -27,14 +27,14 @@ def read(
     """Return the tensors and the description of the checkpoint at `path`.
 
     Args:
-        path: the file.
-        config: the config of the run that is to resume.
-        module: its network.
+        path: path of the checkpoint.
+        config: config of the run that resumes.
+        module: network of the run that resumes.
         steps: number of steps per epoch.
-        labels: a hash of the labels of all images.
+        labels: hash of the labels of all images.
 
     Raises:
-        CheckpointError: if the file is damaged, belongs to another run, or holds a state that no run can be in.
+        CheckpointError: if the file is damaged, belongs to another run, or holds an impossible state.
     """
     try:
         tensors, there = checkpoint.read(path)
@@ -49,10 +49,10 @@ def read(
     _check_same(path, there["config"], config.to_dict())
     if there.get("labels", labels) != labels:
         raise checkpoint.CheckpointError(
-            f"{path} belongs to a run on other images than there are now. Choose another directory, or begin anew"
+            f"{path} belongs to a run on other images. {_ANEW}, or choose another directory"
         )
     if not _fits(tensors, module):
-        raise checkpoint.CheckpointError(f"{path} is of a network with other weights. {_ANEW}")
+        raise checkpoint.CheckpointError(f"{path} holds the weights of another network. {_ANEW}")
     try:
         _check_tensors(tensors, there, config, module, steps)
     except ValueError as error:
@@ -61,7 +61,7 @@ def read(
 
 
 def _impossible(path: Path, reason: ValueError) -> checkpoint.CheckpointError:
-    return checkpoint.CheckpointError(f"{path} holds a state that no run can be in: {reason}. {_ANEW}")
+    return checkpoint.CheckpointError(f"{path} holds an impossible state: {reason}. {_ANEW}")
 
 
 def _require(holds: bool, reason: str) -> None:
@@ -72,8 +72,7 @@ def _require(holds: bool, reason: str) -> None:
 def _check_description(there: dict[str, Any], steps: int) -> None:
     """Raise a ValueError unless the entries exist, have their types and agree with each other.
 
-    Fields of the config get the names they have now. Where a field is newer than the checkpoint, the run had its
-    default.
+    Fields of the config get their current names. A field that is newer than the checkpoint gets its default.
     """
     entries = ("config", "epoch", "step", "history", "best_epoch", "validation_error", "failure")
     missing = [name for name in entries if name not in there]
@@ -83,7 +82,7 @@ def _check_description(there: dict[str, Any], steps: int) -> None:
     _require(isinstance(config, dict), f"config is {reprlib.repr(config)}, not an object")
     config = there["config"] = Config().to_dict() | current_fields(config)
     _require(_is_integer(config["epochs"], 1, math.inf), f"epochs of config is {reprlib.repr(config['epochs'])}")
-    _require(failure is None or isinstance(failure, str), f"failure is {reprlib.repr(failure)}, not a text or null")
+    _require(failure is None or isinstance(failure, str), f"failure is {reprlib.repr(failure)}, not a string or null")
     _require(
         _is_integer(epoch, 0, config["epochs"]), f"epoch is {reprlib.repr(epoch)}, not from 0 to {config['epochs']}"
     )
@@ -99,34 +98,36 @@ def _check_description(there: dict[str, Any], steps: int) -> None:
             and _is_float(entry.get("validation_error"), 0, 100)
             and _is_float(entry.get("seconds"), 0, math.inf)
         )
-        _require(sound, f"epoch {number} of history is {reprlib.repr(entry)}")
+        _require(sound, f"epoch {number} of history is invalid: {reprlib.repr(entry)}")
     kept = [entry for entry in history if entry["loss"] < DIVERGED]
     ended_well = kept == history if failure is None else kept == history[:-1] != history
-    _require(ended_well, f"failure is {reprlib.repr(failure)}, which the losses in history contradict")
+    _require(ended_well, f"failure is {reprlib.repr(failure)}, which contradicts the losses in history")
 
     if not kept:
-        _require(best is None, f"best_epoch is {reprlib.repr(best)} without an epoch to keep")
+        _require(best is None, f"best_epoch is {reprlib.repr(best)}, but there is no epoch to keep")
         return
     _require(_is_integer(best, 1, len(kept)), f"best_epoch is {reprlib.repr(best)}, not from 1 to {len(kept)}")
     _require(_is_float(error, 0, 100), f"validation_error is {reprlib.repr(error)}, not from 0 to 100")
-    if config["keep"] == "best":  # the last epoch may be evaluated with other looks than those of history
+    if config["keep"] == "best":  # with keep=last, the tta of the last epoch may differ from history
         errors = [entry["validation_error"] for entry in kept]
         _require(best == errors.index(min(errors)) + 1, f"best_epoch is {best}, but another epoch was better")
-        _require(error == min(errors), f"validation_error is {error} and {min(errors)} in history")
+        _require(error == min(errors), f"validation_error is {error}, but {min(errors)} in history")
 
 
 def _check_same(path: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
-    free = {"epochs", "device"}  # a run may go on for longer, or elsewhere,
-    if here["keep"] == "last":  # and be tested otherwise, where no epoch is chosen by its error
+    free = {"epochs", "device"}  # a run may be resumed for more epochs or on another device
+    if here["keep"] == "last":  # the weights do not depend on validation errors
         free |= {"keep", "tta"}
     different = [name for name in there if name not in free and there[name] != here.get(name)]
     if different:
-        changes = ", ".join(f"{name} {there[name]!r} there and {here.get(name)!r} here" for name in different)
+        changes = ", ".join(
+            f"{name} is {there[name]!r} in the file and {here.get(name)!r} in this run" for name in different
+        )
         raise checkpoint.CheckpointError(f"{path} belongs to another run: {changes}. Choose another directory")
 
 
 def _fits(tensors: dict[str, Tensor], module: nn.Module) -> bool:
-    """Return whether a state has the weights of `module`, by their names and shapes."""
+    """Return whether a state has weights with the names and shapes of `module`."""
     there = {name: tensor.shape for name, tensor in tensors.items() if name.startswith("model/")}
     return there == {f"model/{name}": tensor.shape for name, tensor in module.state_dict().items()}
 
@@ -134,11 +135,11 @@ def _fits(tensors: dict[str, Tensor], module: nn.Module) -> bool:
 def _check_tensors(
     tensors: dict[str, Tensor], there: dict[str, Any], config: Config, module: nn.Module, steps: int
 ) -> None:
-    """Raise a ValueError unless the tensors are those of a run and can have the values they have."""
+    """Raise a ValueError unless a run can have these tensors with these values."""
     expected = _layout(config, module)
     found = tensors.keys() - {"random/cuda"}
     if found != expected.keys():
-        raise ValueError(f"tensors are missing or too many: {reprlib.repr(sorted(found ^ expected.keys()))}")
+        raise ValueError(f"missing or unexpected tensors: {reprlib.repr(sorted(found ^ expected.keys()))}")
     for name, tensor in expected.items():
         here, wanted = ((each.dtype, tuple(each.shape)) for each in (tensors[name], tensor))
         _require(here == wanted, f"{name} is {here[0]} {here[1]}, not {wanted[0]} {wanted[1]}")
@@ -146,7 +147,7 @@ def _check_tensors(
     names = [name for name, _ in module.named_parameters()]
     done = there["epoch"] * steps + there["step"]
     counts = {tensors[f"optimizer/{name}/step"].item() for name in names}
-    in_range = all(0 <= count <= done for count in counts)  # some weights may not take part in every step
+    in_range = all(0 <= count <= done for count in counts)  # some weights may not be used in every step
     _require(in_range and min(done, _COUNTED) in counts, f"the optimizer counts {counts} steps, not {done}")
 
     weights = {f"{part}/{name}" for part in _parts(config) for name in names}  # buffers may be infinite
@@ -157,7 +158,7 @@ def _check_tensors(
     }
     allowed = ["total_loss"] if there["best_epoch"] else ["total_loss", "best/"]
     if there["failure"] is not None or (there["step"] > 0 and any(f"model/{name}" in broken for name in names)):
-        allowed += ["model/", "average/", "optimizer/"]  # weights break within an epoch, at whose end the run fails
+        allowed += ["model/", "average/", "optimizer/"]  # such a run fails at the end of the epoch
     impossible = sorted(name for name in broken if not name.startswith(tuple(allowed)))
     _require(not impossible, f"values are not finite in {reprlib.repr(impossible)}")
 
@@ -171,7 +172,7 @@ def _check_tensors(
 
 
 def _layout(config: Config, module: nn.Module) -> dict[str, Tensor]:
-    """Return tensors of the types and shapes that the state of a run has."""
+    """Return tensors with the types and shapes of the state of a run."""
     layout = {f"{part}/{name}": tensor for part in _parts(config) for name, tensor in module.state_dict().items()}
     for name, parameter in module.named_parameters():
         moments = dict.fromkeys(("exp_avg", "exp_avg_sq", "max_exp_avg_sq"), parameter)
