@@ -487,8 +487,14 @@ def without(dictionary, key):
     ("content", "message"),
     [
         ([1, 2], "holds a list"),
-        (without(random_checkpoint(["ShearX"]), "tf_opts"), "lacks tf_opts, and its unknown entries are none"),
-        (random_checkpoint(["ShearX"]) | {"optimizer": 1}, "lacks nothing, and its unknown entries are optimizer"),
+        (
+            without(random_checkpoint(["ShearX"]), "tf_opts"),
+            "missing entries are tf_opts, and unknown entries are none",
+        ),
+        (
+            random_checkpoint(["ShearX"]) | {"optimizer": 1},
+            "missing entries are none, and unknown entries are optimizer",
+        ),
         (random_checkpoint(["ShearX"]) | {"tfs": "ShearX"}, "tfs must be list or tuple, got 'ShearX'"),
         (random_checkpoint(["ShearX"]) | {"tfs": ["shear_x"]}, "unknown transformation 'shear_x'.*ShearX"),
         (random_checkpoint(["ShearX"]) | {"coords": "logpolar"}, "Did you mean 'logpolar_grid'"),

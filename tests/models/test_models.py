@@ -191,7 +191,7 @@ def test_gradients_reach_every_parameter_and_are_finite(make, shape, value):
     ],
 )
 def test_dropout_acts_where_the_paper_says(name, places):
-    """What follows it sees more zeros than a ReLU alone makes."""
+    """The input of the next layer has more zeros than a ReLU alone produces."""
     torch.manual_seed(0)
     model = models.NETWORKS[name](1, 10, dropout=0.9)
     found = set()
@@ -244,7 +244,7 @@ def test_the_classifier_is_that_of_2019_with_height_and_width_exchanged():
 
 def test_axes_that_do_not_wrap_need_50_samples():
     assert models.Z2CNN(wraps=(True, False))(torch.rand(1, 1, 50, 4)).shape == (1, 10)
-    with pytest.raises(ValueError, match="needs 50 samples along axes that do not wrap, got 49 x 4 pixels"):
+    with pytest.raises(ValueError, match="needs at least 50 samples along axes that do not wrap, got 49 x 4 pixels"):
         models.Z2CNN(wraps=(True, False))(torch.rand(1, 1, 49, 4))
 
 

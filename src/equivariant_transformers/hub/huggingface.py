@@ -55,7 +55,7 @@ def _page(classifier: Classifier) -> str:
     rows = {
         "network": config.network,
         "transformer layers": f"{layers} (predictor: {config.predictor})" if config.layers else layers,
-        "coordinates of the classifier": config.chart or "those of the image",
+        "coordinates of the classifier": config.chart or "same as the image",
         "parameters": f"{sum(weights.numel() for weights in classifier.parameters()):,}",
         "images": f"bytes, {shape}",
         "classes": ", ".join(card.classes),

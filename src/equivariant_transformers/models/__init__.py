@@ -1,4 +1,4 @@
-"""The paper's networks.
+"""Networks of the paper.
 
 >>> import torch
 >>> from equivariant_transformers import models

@@ -1,4 +1,4 @@
-"""The classifier of the paper's affNIST experiment."""
+"""Classifier of the paper's affNIST experiment."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from equivariant_transformers.nn.conv import wrap_around
 
 
 class AffNISTCNN(nn.Module):
-    """Three layers of 5x5 convolutions with 256, 256 and 128 channels, their mean over the picture, a linear layer.
+    """Three 5x5 convolutions with 256, 256 and 128 channels, a mean over the image, and a linear layer.
 
-    Batch normalisation and ReLU after each convolution, dropout before the linear layer. The paper names no pooling
-    between the layers and no padding; as in its other classifier nothing is padded except axes that wrap around, and
-    nothing is pooled before the end: 40 x 40 pixels become 36 x 36, 32 x 32 and 28 x 28. Nor does it give the rate of
-    the dropout; the default is that of the other experiments.
+    Batch normalisation and ReLU follow each convolution. Dropout precedes the linear layer. The paper does not mention
+    padding, or pooling between the layers. As in its other classifier, only axes that wrap around are padded. Nothing
+    is pooled before the end: 40 x 40 pixels become 36 x 36, 32 x 32 and 28 x 28. The paper does not give the dropout
+    rate; the default is the rate of its other experiments.
 
     Args:
-        in_channels: channels of the images, times the sheets of the chart that they are sampled on.
-        classes: how many logits.
-        width: channels of the first two layers, twice those of the third.
-        dropout: the share of features that training leaves out.
-        wraps: which axes are periodic, (along the width, along the height), as `Chart.periodic`.
+        in_channels: channels of the images, times the sheets of the chart on which the images are sampled.
+        classes: number of logits.
+        width: channels of the first two layers; the third has half as many.
+        dropout: dropout rate.
+        wraps: True for each periodic axis, (along the width, along the height), as in `Chart.periodic`.
 
     >>> import torch
     >>> AffNISTCNN()(torch.rand(2, 1, 20, 20)).shape
@@ -48,7 +48,7 @@ class AffNISTCNN(nn.Module):
         self.head = nn.Linear(width // 2, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, C, H, W)` to logits `(B, classes)`."""
+        """Return logits `(B, classes)` for images `(B, C, H, W)`."""
         for conv, norm in zip(self.convs, self.norms, strict=True):
             x = F.relu(norm(conv(wrap_around(x, 2, self.wraps))), inplace=True)
         logits: Tensor = self.head(F.dropout(x.mean((2, 3)), self.dropout, self.training))

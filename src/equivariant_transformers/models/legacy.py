@@ -1,9 +1,12 @@
-"""Networks that the paper's authors published in 2019, rebuilt with the quirks that their weights were trained with.
+"""Networks that the paper's authors published in 2019, with the conventions that their weights were trained with.
 
-The grids and predictors here differ from the library's: u runs along the width and v along the height, both ends of a
-periodic axis are sampled, sheets lie below each other on the v axis (for hyperbolic rotation that is the pose axis),
-y-scale is read off the x-scale chart, padding is 0, points behind the horizon are sampled like others, and a predicted
-value is where the content was found: it moves the sampling points as it is.
+The grids and predictors differ from those of the library:
+
+- u runs along the width and v along the height. Both ends of a periodic axis are sampled.
+- Sheets are stacked along the v axis. For hyperbolic rotation, this is the pose axis.
+- The pose of y-scale is read from the x-scale chart.
+- Padding is 0. Points behind the horizon are sampled like other points.
+- A predicted value is the position of the content. It is applied to the sampling points unchanged.
 """
 
 from __future__ import annotations
@@ -30,10 +33,10 @@ ToPlane = Callable[[Tensor, Tensor], Sheets]
 
 
 def load_2019(path: str | os.PathLike[str]) -> Network2019:
-    """The network of a checkpoint that the authors' 2019 code wrote, in evaluation mode on the CPU.
+    """Load the network of a checkpoint written by the authors' 2019 code, in evaluation mode on the CPU.
 
-    The file is read as data: no code in it runs. Images are sampled with `align_corners=True`, which was the default of
-    PyTorch when the weights were trained.
+    The file is read as data, and code in it is not executed. Images are sampled with `align_corners=True`, the default
+    of PyTorch when the weights were trained.
 
     >>> network = load_2019("etn-projmnist-8x.pt")  # doctest: +SKIP
     >>> logits = network((pixels - 16.2884) / 56.2673)  # doctest: +SKIP
@@ -49,7 +52,7 @@ def load_2019(path: str | os.PathLike[str]) -> Network2019:
 
 
 class Network2019(nn.Module):
-    """A stack of transformers, then a classifier in the coordinates `coords`; made by `load_2019`."""
+    """Stack of transformers, followed by a classifier in the coordinates `coords`; returned by `load_2019`."""
 
     def __init__(
         self,
@@ -83,7 +86,7 @@ class Network2019(nn.Module):
             raise ValueError(f"tf_opts {tf_opts} or net_opts {net_opts} cannot be used: {error}") from error
 
     def forward(self, images: Tensor) -> Tensor:
-        """Normalised images `(B, C, H, W)` to logits `(B, classes)`."""
+        """Return logits `(B, classes)` for normalised images `(B, C, H, W)`."""
         size = (images.shape[-2] // self.downsample, images.shape[-1] // self.downsample)
         warp = self.transformer(images, size)
         logits: Tensor = self.net(warp.sample(images, _COORDS[self.coords].grid(size, images.device)))
@@ -92,17 +95,17 @@ class Network2019(nn.Module):
 
 @dataclass(frozen=True)
 class _Chart:
-    """The grid of a coordinate system: `to_plane` takes u and v, both `(h, w)`, to (x, y) on each sheet."""
+    """Grid of a coordinate system. `to_plane` maps u and v, both `(h, w)`, to (x, y) on each sheet."""
 
     to_plane: ToPlane
     u: Range = (-1, 1)
-    """An infinite lower end stands for the logarithm of about a pixel."""
+    """Range of u. An infinite lower end stands for the logarithm of about one pixel."""
     v: Range = (-1, 1)
     sheets: int = 1
     periodic_v: bool = False
 
     def grid(self, size: tuple[int, int], device: torch.device) -> Tensor:
-        """Points `(H, W, 2)` of the plane; an odd height repeats the last row of the first of two sheets."""
+        """Return points `(H, W, 2)` of the plane. With two sheets, an odd height repeats the last row of the first."""
         height, width = size
         low, high = self.u
         low = -math.log(width / self.sheets) if math.isinf(low) else low
@@ -115,7 +118,7 @@ class _Chart:
         return torch.cat(sheets)
 
     def transposed(self) -> _Chart:
-        """The chart with x and y exchanged."""
+        """Return the chart with x and y exchanged."""
         return replace(self, to_plane=lambda u, v: [(x, y) for y, x in self.to_plane(u, v)])
 
 
@@ -166,18 +169,18 @@ _TRANSFORMATIONS: dict[str, tuple[_Chart, dict[str, Group]]] = {
     "PerspectiveX": (_PERSPECTIVE, {"u": GROUPS["x_perspective"]}),
     "PerspectiveY": (_PERSPECTIVE.transposed(), {"u": GROUPS["y_perspective"]}),
 }
-"""The chart of each transformation, and the groups whose parameters are read off the chart's axes."""
+"""Chart of each transformation, and the groups whose parameters are read from the chart's axes."""
 
 
 class _Stack(nn.Module):
-    """Transformers one after the other."""
+    """Sequence of transformers."""
 
     def __init__(self, transformers: list[_Transformer]) -> None:
         super().__init__()
         self.transformers = nn.ModuleList(transformers)
 
     def forward(self, images: Tensor, size: tuple[int, int] | None = None) -> Warp:
-        """Images `(B, C, H, W)`, seen on grids of `size`, to the warp that removes their pose."""
+        """Return the warp that removes the pose of images `(B, C, H, W)`, which are sampled on grids of `size`."""
         size = size or (images.shape[-2], images.shape[-1])
         warp = Warp.identity()
         for transformer in self.transformers:
@@ -186,7 +189,7 @@ class _Stack(nn.Module):
 
 
 class _Transformer(nn.Module):
-    """Reads the parameters of a transformation off its chart."""
+    """Transformer layer that predicts the parameters of a transformation on its chart."""
 
     def __init__(
         self, name: str, predictor: type[_EquivariantPredictor | _DirectPredictor], options: dict[str, Any]
@@ -197,18 +200,18 @@ class _Transformer(nn.Module):
         self.predictor = predictor(tuple(groups), chart.periodic_v, **options)
 
     def forward(self, images: Tensor, warp: Warp, size: tuple[int, int]) -> Warp:
-        """Images `(B, C, H, W)` and the `warp` that they are seen through to the next warp."""
+        """Return the next warp for images `(B, C, H, W)` that are sampled through `warp`."""
         chart, groups = _TRANSFORMATIONS[self.name]
         found = self.predictor(warp.sample(images, chart.grid(size, images.device)))
         for (axis, group), value in zip(groups.items(), found.unbind(-1), strict=True):
             low, high = chart.u if axis == "u" else chart.v
-            # A flow and not a matrix: a warp's matrix hides what lies behind the horizon.
+            # A flow, not a matrix: the matrix of a warp hides points behind the horizon.
             warp = warp @ Warp.flow(group.transform, (high - low) / 2 * value)
         return warp
 
 
 class _Trunk(nn.Module):
-    """The convolutions that both predictors share."""
+    """Convolutions that both predictors share."""
 
     def __init__(
         self,
@@ -231,14 +234,14 @@ class _Trunk(nn.Module):
         self.bn2 = nn.BatchNorm2d(nf)
 
     def features(self, x: Tensor) -> Tensor:
-        """`(B, C, H, W)` to the second convolution's output `(B, nf, h, w)`, before `bn2`."""
+        """Return the second convolution's output `(B, nf, h, w)`, before `bn2`, for `(B, C, H, W)`."""
         x = F.leaky_relu(self.bn1(self.conv1(_pad(x, self.reach, self.padding))), 0.1)
         out: Tensor = self.conv2(_pad(x, self.reach, self.padding))
         return out
 
 
 class _EquivariantPredictor(_Trunk):
-    """The centroid of a softmax along each predicted axis; both heads exist, whichever is used."""
+    """Centroid of a softmax along each predicted axis. Both heads exist, even if only one is used."""
 
     def __init__(self, axes: tuple[str, ...], periodic_v: bool, **options: Any) -> None:
         super().__init__(axes, periodic_v, **options)
@@ -249,7 +252,7 @@ class _EquivariantPredictor(_Trunk):
         self.bias_v = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, C, H, W)` to where the content is on each predicted axis, `(B, 1 or 2)`, in units of half the axis."""
+        """Return the position of the content on each predicted axis, `(B, 1 or 2)`, in units of half the axis."""
         features = F.leaky_relu(self.bn2(self.features(x)), 0.1)
         pad_u, pad_v = self.padding
         u = self._centroid(self.conv_u, features.amax(2), pad_u, x.shape[3]) + self.bias_u.tanh()
@@ -257,7 +260,7 @@ class _EquivariantPredictor(_Trunk):
         return torch.stack([{"u": u, "v": v}[axis] for axis in self.axes], -1)
 
     def _centroid(self, conv: nn.Conv1d, features: Tensor, padding: str, samples: int) -> Tensor:
-        """The centroid `(B,)` of features `(B, nf, n)` along an axis that had `samples` before the strides."""
+        """Return the centroid `(B,)` of features `(B, nf, n)` along an axis of `samples` points before the strides."""
         heatmap: Tensor = conv(_pad(features, self.reach, (padding,)))[:, 0].softmax(-1)
         index = torch.arange(heatmap.shape[-1], dtype=heatmap.dtype, device=heatmap.device)
         positions = 2 * self.stride / (samples - 1) * (index - index[-1] / 2)
@@ -268,7 +271,7 @@ class _EquivariantPredictor(_Trunk):
 
 
 class _DirectPredictor(_Trunk):
-    """A regression from pooled features, which never pass through `bn2`."""
+    """Regression from pooled features, which skip `bn2`."""
 
     def __init__(self, axes: tuple[str, ...], periodic_v: bool, **options: Any) -> None:
         super().__init__(axes, periodic_v, **options)
@@ -276,14 +279,14 @@ class _DirectPredictor(_Trunk):
         self.fc = nn.Linear(nf * self.bins**2, len(axes))
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, C, H, W)` to a value for each predicted axis, `(B, 1 or 2)`, in units of half the axis."""
+        """Return a value for each predicted axis, `(B, 1 or 2)`, in units of half the axis."""
         pooled = F.adaptive_max_pool2d(self.features(x), self.bins)
         out: Tensor = self.fc(pooled.flatten(1)).tanh()
         return out
 
 
 class _BasicCNN(nn.ModuleDict):
-    """The paper's Z2CNN: seven convolutions and a maximum over the picture."""
+    """Z2CNN of the paper: seven convolutions and a maximum over the image."""
 
     def __init__(
         self,
@@ -309,7 +312,7 @@ class _BasicCNN(nn.ModuleDict):
         self["conv7"] = nn.Conv2d(nf, output_size, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, C, H, W)` to logits `(B, classes)`."""
+        """Return logits `(B, classes)` for images `(B, C, H, W)`."""
         for layer in range(1, 7):
             x = F.relu(self[f"bn{layer}"](self[f"conv{layer}"](_pad(x, 1, self.padding))))
             if layer in self.pooled:
@@ -329,7 +332,7 @@ def _resnet(
     in_channels: int = 3,
     output_size: int = 10,
 ) -> nn.Module:
-    """A ResNet of the library, whose parameters have the names that the authors' code gave them."""
+    """Return a ResNet of the library. Its parameters have the same names as in the authors' code."""
     modes = (pad_mode, pad_mode) if isinstance(pad_mode, str) else pad_mode
     wraps = tuple(lookup({"constant": False, "cyclic": True}, mode, "padding") for mode in modes)
     return make(in_channels, output_size, width=nf, dropout=p_dropout, wraps=wraps)
@@ -344,7 +347,7 @@ _NETS: dict[str, Callable[..., nn.Module]] = {
 
 
 def _pad(x: Tensor, amount: int, modes: Sequence[str | None]) -> Tensor:
-    """`x` with `amount` more samples on each side of its last axes; `modes` begins with the last one."""
+    """Pad the last axes of `x` by `amount` samples on each side; `modes` starts with the last axis."""
     for axis, mode in enumerate(modes):
         if mode is not None:
             sides = [0, 0] * len(modes)
@@ -369,7 +372,7 @@ _FORMAT: dict[str, tuple[type, ...]] = {
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The entries of a checkpoint, checked against the format."""
+    """Return the entries of a checkpoint, checked against the format."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no checkpoint {path}")
     try:
@@ -384,8 +387,8 @@ def _read(path: Path) -> dict[str, Any]:
     unknown = [str(key) for key in content if key not in _FORMAT]
     if missing or unknown:
         raise ValueError(
-            f"{path} is not a checkpoint of 2019: it lacks {', '.join(missing) or 'nothing'}, "
-            f"and its unknown entries are {', '.join(unknown) or 'none'}"
+            f"{path} is not a checkpoint of 2019: missing entries are {', '.join(missing) or 'none'}, "
+            f"and unknown entries are {', '.join(unknown) or 'none'}"
         )
     for key, kinds in _FORMAT.items():
         if not isinstance(content[key], kinds):

@@ -1,4 +1,4 @@
-"""The paper's complete networks, by name: layers, coordinates and a classifier."""
+"""Complete networks of the paper: layers, coordinates and a classifier."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ def build(
     """Return a network of the paper, from normalised images `(B, in_channels, *size)` to logits `(B, classes)`.
 
     Args:
-        network: a classifier of `NETWORKS`.
-        layers: charts whose poses are removed, one after the other; poses of two groups are removed together. Without
-            layers the classifier sees the image as it is. At most 32.
-        iterations: number of times the layers are run, with the same weights, on their own result, at most 32.
-        chart: coordinates in which the classifier sees the image, its own by default.
-        predictor: `consistent` samples the library's charts; `softmax`, the paper's, and `direct`, the Spatial
-            Transformer's, have the paper's ranges and the image's size.
+        network: name of a classifier in `NETWORKS`.
+        layers: charts of the layers, in order; at most 32. Each layer removes the pose of its chart. If the chart has
+            two groups, both poses are removed together. Without layers, the image is not transformed.
+        iterations: number of times the layers are run on their own result, with the same weights; at most 32.
+        chart: coordinates of the classifier's input; None for the image itself.
+        predictor: `consistent` samples the library's charts. `softmax`, the paper's predictor, and `direct`, the
+            Spatial Transformer's, use the paper's ranges and the size of the image.
         in_channels: channels of the images, at most 1024.
         classes: number of logits, at most 100,000.
         size: height and width of the images, at most 1024 each.
         strides: strides of the convolutions of the paper's predictors; (1, 1) on SVHN.
-        dropout: dropout rate of the classifier; capsules have none.
-        fill: value of the normalised images outside their frame; None takes the mean of each image's border.
-        pose_noise: noise on the poses in training, as a share of the range of each chart.
+        dropout: dropout rate of the classifier; not used by the capsule network.
+        fill: fill value outside the normalised images; None for the mean of each image's border.
+        pose_noise: pose noise in training, as a share of the range of each chart.
 
     >>> import torch
     >>> model = build("z2cnn", layers=["x_shear", "hyperbolic_rotation"], chart="log_polar")
@@ -70,7 +70,7 @@ def build(
     torch.Size([2, 10])
     """
     if isinstance(layers, str):
-        raise ValueError(f"layers are a list of names, got {layers!r}; did you mean [{layers!r}]?")
+        raise ValueError(f"layers must be a list of names, got {layers!r}; did you mean [{layers!r}]?")
     height, width = size
     for name, value, most in (
         ("in_channels", in_channels, MOST_CHANNELS),

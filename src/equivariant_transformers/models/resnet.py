@@ -1,4 +1,4 @@
-"""The residual networks of the paper's SVHN experiments; their parameters are named as is usual for ResNets."""
+"""Residual networks of the paper's SVHN experiments, with the usual parameter names of ResNets."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Wraps = tuple[bool, bool]
 
 
 class ResNet(nn.Module):
-    """A 5x5 convolution, 3x3 max pooling by 2, four stages of basic blocks, their mean, a linear layer.
+    """5x5 convolution, 3x3 max pooling with stride 2, four stages of basic blocks, a mean, and a linear layer.
 
-    Each stage after the first doubles the channels and halves the picture. Axes that wrap around are padded
-    cyclically, the others with zeros.
+    Each stage after the first doubles the channels and halves the height and width. Axes that wrap around are padded
+    cyclically, other axes with zeros.
 
     Args:
-        blocks: how many basic blocks each of the four stages has.
-        in_channels: channels of the images, times the sheets of the chart that they are sampled on.
-        classes: how many logits.
+        blocks: number of basic blocks in each of the four stages.
+        in_channels: channels of the images, times the sheets of the chart on which the images are sampled.
+        classes: number of logits.
         width: channels of the first stage.
-        dropout: the share of features that training leaves out, inside each block and before the linear layer.
-        wraps: which axes are periodic, (along the width, along the height), as `Chart.periodic`.
+        dropout: dropout rate, inside each block and before the linear layer.
+        wraps: True for each periodic axis, (along the width, along the height), as in `Chart.periodic`.
 
     >>> import torch
     >>> ResNet((1, 1, 1, 1))(torch.rand(2, 3, 32, 32)).shape
@@ -56,7 +56,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, C, H, W)` to logits `(B, classes)`."""
+        """Return logits `(B, classes)` for images `(B, C, H, W)`."""
         x = F.relu(self.bn1(self.conv1(wrap_around(x, 2, self.wraps))), inplace=True)
         x = self.pool(wrap_around(x, 1, self.wraps))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))  # (B, 8 width, H / 16, W / 16)
@@ -65,7 +65,7 @@ class ResNet(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut, dropout between them."""
+    """Two 3x3 convolutions with dropout between them, and a shortcut."""
 
     def __init__(self, in_channels: int, channels: int, stride: int, dropout: float, wraps: Wraps) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class BasicBlock(nn.Module):
             self.downsample.append(nn.BatchNorm2d(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, in_channels, H, W)` to `(B, channels, H / stride, W / stride)`."""
+        """Return features `(B, channels, H / stride, W / stride)` for `(B, in_channels, H, W)`."""
         y = F.relu(self.bn1(self.conv1(wrap_around(x, 1, self.wraps))), inplace=True)
         y = F.dropout(y, self.dropout, self.training)
         y = self.bn2(self.conv2(wrap_around(y, 1, self.wraps)))
@@ -89,11 +89,11 @@ class BasicBlock(nn.Module):
 
 
 resnet10 = partial(ResNet, (1, 1, 1, 1))
-"""A `ResNet` with one block a stage; takes its other arguments."""
+"""`ResNet` with one block per stage; accepts the other arguments of `ResNet`."""
 resnet18 = partial(ResNet, (2, 2, 2, 2))
-"""A `ResNet` with two blocks a stage; takes its other arguments."""
+"""`ResNet` with two blocks per stage; accepts the other arguments of `ResNet`."""
 resnet34 = partial(ResNet, (3, 4, 6, 3))
-"""A `ResNet` with three, four, six and three blocks; takes its other arguments."""
+"""`ResNet` with three, four, six and three blocks; accepts the other arguments of `ResNet`."""
 
 
 def _stage(depth: int, blocks: int, width: int, dropout: float, wraps: Wraps) -> nn.Sequential:
@@ -104,10 +104,10 @@ def _stage(depth: int, blocks: int, width: int, dropout: float, wraps: Wraps) ->
 
 
 def _conv(in_channels: int, channels: int, kernel: int, stride: int, wraps: Wraps) -> nn.Conv2d:
-    """A convolution that leaves the padding of the axes that wrap to `wrap_around`."""
+    """Return a convolution that does not pad axes that wrap around; `wrap_around` pads them."""
     return nn.Conv2d(in_channels, channels, kernel, stride, padding=_open_axes(kernel // 2, wraps), bias=False)
 
 
 def _open_axes(reach: int, wraps: Wraps) -> tuple[int, int]:
-    """`reach` for the axes that do not wrap, (along the height, along the width), as torch takes a padding."""
+    """Return the padding for torch, (along the height, along the width): `reach`, or 0 for axes that wrap around."""
     return reach * (not wraps[1]), reach * (not wraps[0])

@@ -1,4 +1,4 @@
-"""The classifier of the paper's Projective MNIST experiments."""
+"""Classifier of the paper's Projective MNIST experiments."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _SMALLEST = 50
 
 
 class Z2CNN(nn.Module):
-    """Seven layers of 3x3 convolutions and a maximum over the picture.
+    """Seven 3x3 convolutions and a maximum over the image.
 
-    Batch normalisation and ReLU after each layer but the last, average pooling after the first two, dropout after the
-    third and the sixth. Nothing is padded, except that an axis that wraps around keeps its length; the others need at
-    least 50 samples.
+    Batch normalisation and ReLU follow each layer except the last, average pooling follows the first two, and dropout
+    follows the third and the sixth. Only axes that wrap around are padded, which keeps their length. Other axes need
+    at least 50 samples.
 
     Args:
-        in_channels: channels of the images, times the sheets of the chart that they are sampled on.
-        classes: how many logits.
-        channels: features of each layer.
-        dropout: the share of features that training leaves out.
-        wraps: which axes are periodic, (along the width, along the height), as `Chart.periodic`.
+        in_channels: channels of the images, times the sheets of the chart on which the images are sampled.
+        classes: number of logits.
+        channels: channels of each layer.
+        dropout: dropout rate.
+        wraps: True for each periodic axis, (along the width, along the height), as in `Chart.periodic`.
 
     >>> import torch
     >>> Z2CNN()(torch.rand(2, 1, 64, 64)).shape
@@ -48,11 +48,11 @@ class Z2CNN(nn.Module):
         self.head = nn.Conv2d(channels, classes, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, C, H, W)` to logits `(B, classes)`."""
+        """Return logits `(B, classes)` for images `(B, C, H, W)`."""
         height, width = x.shape[-2:]
         if (width < _SMALLEST and not self.wraps[0]) or (height < _SMALLEST and not self.wraps[1]):
             raise ValueError(
-                f"this network needs {_SMALLEST} samples along axes that do not wrap, got {height} x {width} pixels"
+                f"Z2CNN needs at least {_SMALLEST} samples along axes that do not wrap, got {height} x {width} pixels"
             )
         compute = operations(x, *self.convs)
         for layer, (conv, norm) in enumerate(zip(self.convs, self.norms, strict=True), 1):

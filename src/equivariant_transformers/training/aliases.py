@@ -24,8 +24,8 @@ _OLD_FIELDS = {new: old for old, new in FIELDS.items()}
 def current_fields(fields: dict[str, Any]) -> dict[str, Any]:
     """Return `fields` under their current names.
 
-    >>> current_fields({"jitter": 0.015, "seed": 1})
-    {'pose_noise': 0.015, 'seed': 1}
+    >>> current_fields({"decay": 0.98, "seed": 1})
+    {'lr_decay': 0.98, 'seed': 1}
     """
     return {FIELDS.get(name, name): value for name, value in fields.items()}
 
