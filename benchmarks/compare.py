@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from equivariant_transformers import data, training
 from equivariant_transformers.data.files import atomic_write
-from equivariant_transformers.data.progress import Progress
+from equivariant_transformers.data.progress import ProgressLines
 from equivariant_transformers.data.synthesis import pose_matrix
 from equivariant_transformers.experiments import results
 from equivariant_transformers.geometry.resampling import border_mean
@@ -121,7 +121,7 @@ def make_network(name: str, settings: dict[str, Any], device: torch.device) -> n
 
 
 def measure_error(
-    name: str, splits: data.Splits, settings: dict[str, Any], directory: Path, progress: Progress
+    name: str, splits: data.Splits, settings: dict[str, Any], directory: Path, progress: ProgressLines
 ) -> dict[str, Any]:
     """Train the network of a row and test it; the search is with the network that was trained with nothing."""
     trained = "nothing" if name == "search" else name
@@ -219,7 +219,7 @@ def measure(out: Path, settings: dict[str, Any], device: torch.device) -> None:
             if found[field] != figures[field]:
                 sys.exit(f"{out} has {field} {found[field]} and not {figures[field]}: choose another --out")
         figures = found
-    progress = Progress()
+    progress = ProgressLines()
     missing = [name for name in ROWS if name not in figures["rows"]]
     if missing:
         full = data.projective_mnist(examples=settings["examples"], test_copies=1, device=device, progress=progress)

@@ -25,7 +25,7 @@ from equivariant_transformers.cli.app import run
 from equivariant_transformers.cli.config import read_yaml
 from equivariant_transformers.data import ImageSet, from_dataset, from_folder
 from equivariant_transformers.data import __main__ as data_command
-from equivariant_transformers.data.progress import Progress
+from equivariant_transformers.data.progress import ProgressLines
 from equivariant_transformers.hub.classifier import Card, Classifier
 from equivariant_transformers.text import quote, visible
 from equivariant_transformers.training import Config, checkpoint
@@ -115,7 +115,7 @@ def test_no_control_character_is_on_a_bar(monkeypatch, terminal):
 
 
 def test_the_data_command_and_its_progress_escape_names(tmp_path, capsys, monkeypatch):
-    Progress()(f"reading {ODD}", 0.5)
+    ProgressLines()(f"reading {ODD}", 0.5)
     monkeypatch.setenv("ET_DATA", str(tmp_path))
     assert data_command.main(["fetch", "mnist", "--option", f"root={tmp_path / 'x'}\x1b[31m"]) == 1
     err = capsys.readouterr().err

@@ -11,7 +11,8 @@ import torch
 from PIL import Image
 
 from equivariant_transformers.data import DATASETS, ImageSet, Source, Splits, load
-from equivariant_transformers.data.__main__ import Progress, main
+from equivariant_transformers.data.__main__ import main
+from equivariant_transformers.data.progress import ProgressLines
 
 
 def blank(examples=20, *, fail=None, progress=None):
@@ -106,7 +107,7 @@ def test_wrong_usage_exits_with_2(arguments, capsys):
 
 def test_a_terminal_gets_one_line_that_moves(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    progress = Progress()
+    progress = ProgressLines()
     for percent in range(101):
         progress("reading", percent / 100)
     err = capsys.readouterr().err

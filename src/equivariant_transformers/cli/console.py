@@ -16,8 +16,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from equivariant_transformers.data.cache import Progress as Report
-from equivariant_transformers.data.progress import Progress as Lines
+from equivariant_transformers.data.cache import Report
+from equivariant_transformers.data.progress import ProgressLines
 from equivariant_transformers.text import visible
 
 FAILED, WRONG_USAGE, DIVERGED, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
@@ -113,7 +113,7 @@ def loading() -> Iterator[Report]:
     if not speaks():
         yield lambda *_: None
     elif not ERR.is_terminal:
-        yield Lines()
+        yield ProgressLines()
     else:
         columns = (
             TextColumn("{task.description}", markup=False),

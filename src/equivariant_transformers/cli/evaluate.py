@@ -12,7 +12,7 @@ from torch import Tensor
 from equivariant_transformers.cli import console, models
 from equivariant_transformers.cli.data import AcceptOtherFiles
 from equivariant_transformers.data import ImageSet
-from equivariant_transformers.data.cache import Progress
+from equivariant_transformers.data.cache import Report
 from equivariant_transformers.hub.classifier import Classifier
 from equivariant_transformers.training import memory
 from equivariant_transformers.training.job import (
@@ -74,7 +74,7 @@ def evaluate_model(
 
 
 def load_test_images(
-    classifier: Classifier, dataset: str | None, progress: Progress, *, accept_other_files: bool
+    classifier: Classifier, dataset: str | None, progress: Report, *, accept_other_files: bool
 ) -> ImageSet:
     """The test part of `dataset`, or of the data that the classifier was trained on, on its device."""
     card = classifier.card
@@ -100,7 +100,7 @@ def load_test_images(
 
 
 @torch.no_grad()
-def count_answers(classifier: Classifier, images: ImageSet, progress: Progress, *, batch_size: int) -> Tensor:
+def count_answers(classifier: Classifier, images: ImageSet, progress: Report, *, batch_size: int) -> Tensor:
     """How often the classifier took an image of each class (rows) for one of each (columns)."""
     classes = len(images.classes)
     answers, seen = torch.zeros(classes * classes, dtype=torch.long, device=images.labels.device), 0

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from equivariant_transformers.data import commands, registry
-from equivariant_transformers.data.progress import Progress
+from equivariant_transformers.data.progress import ProgressLines
 from equivariant_transformers.text import visible
 
 
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         registry.prepare(given.name, **options)
     except ValueError as error:
         parser.error(visible(str(error)))
-    progress = Progress()
+    progress = ProgressLines()
     try:
         if given.command == "fetch":
             print(visible(commands.fetch(given.name, progress=progress, **options)))

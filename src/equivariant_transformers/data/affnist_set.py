@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equivariant_transformers.data import cache
-from equivariant_transformers.data.cache import Progress
+from equivariant_transformers.data.cache import Report
 from equivariant_transformers.data.files import check_regular
 from equivariant_transformers.data.imageset import ImageSet, Splits
 from equivariant_transformers.data.matfile import read_mat
@@ -35,7 +35,7 @@ def affnist(
     mnist_root: str | Path | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> Splits:
     """MNIST on 40 x 40 pixels for training and validation, affNIST for the test; `origin` says which test set it is.
 

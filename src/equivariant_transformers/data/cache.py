@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from equivariant_transformers.data.files import atomic_write
 
-Progress = Callable[[str, float], None]
+Report = Callable[[str, float], None]
 """Told what is being done and which share of it is done, from 0 to 1."""
 
 _CHUNK = 1 << 18
@@ -59,7 +59,7 @@ def lock(path: Path) -> Iterator[None]:
         yield
 
 
-def download(url: str, path: Path, progress: Progress | None = None) -> None:
+def download(url: str, path: Path, progress: Report | None = None) -> None:
     """The file at `url`, written to `path` whole. A transfer that breaks off is an error and leaves nothing."""
     try:
         with urllib.request.urlopen(url, timeout=30) as reply, atomic_write(path) as file:

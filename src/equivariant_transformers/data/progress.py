@@ -7,7 +7,7 @@ import sys
 from equivariant_transformers.text import visible
 
 
-class Progress:
+class ProgressLines:
     """Tells on stderr how far something is: as a bar on a terminal, elsewhere as a line for every quarter."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from equivariant_transformers.data.cache import Progress
+from equivariant_transformers.data.cache import Report
 from equivariant_transformers.data.imageset import Splits
 from equivariant_transformers.data.mnist_set import digits
 from equivariant_transformers.data.synthesis import image_set, uniform
@@ -42,7 +42,7 @@ def projective_mnist(
     root: str | Path | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> Splits:
     r"""MNIST digits on 64 x 64 pixels under random projective transformations, with their poses.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from equivariant_transformers.data.cache import Progress
+from equivariant_transformers.data.cache import Report
 from equivariant_transformers.data.imageset import Splits
 from equivariant_transformers.data.mnist_set import Digits, digits
 from equivariant_transformers.data.synthesis import TRANSLATIONS, image_set, placed, uniform
@@ -58,7 +58,7 @@ def by_recipe(
     *,
     seed: int = 0,
     device: torch.device | str = "cpu",
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> Splits:
     """The data set of a `recipe`, with poses. `root` is the folder of MNIST's files; see `mnist.digits`."""
     generator = torch.Generator().manual_seed(seed)

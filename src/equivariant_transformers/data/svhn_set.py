@@ -47,7 +47,7 @@ def svhn(
     root: str | Path | None = None,
     accept_other_files: bool = False,
     seed: int = 0,
-    progress: cache.Progress | None = None,
+    progress: cache.Report | None = None,
 ) -> Splits:
     """The cropped digits, split as in the paper: 5,000 of the 73,257 training images are for validation.
 
@@ -98,7 +98,7 @@ def svhn(
     )
 
 
-def _fetch(release: Release, folder: Path, progress: cache.Progress | None) -> Path:
+def _fetch(release: Release, folder: Path, progress: cache.Report | None) -> Path:
     """The path of a file in `folder`, downloaded if it is not there; what arrives must be the official file."""
     path = folder / release.file
     if path.exists():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from equivariant_transformers.data.cache import Progress
+from equivariant_transformers.data.cache import Report
 from equivariant_transformers.data.imageset import ImageSet, statistics
 from equivariant_transformers.data.mnist_set import Digits
 from equivariant_transformers.geometry import projective
@@ -48,7 +48,7 @@ def image_set(
     normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
     mode: Literal["bilinear", "sharp_bicubic"] = "bilinear",
     device: torch.device | str = "cpu",
-    progress: Progress | None = None,
+    progress: Report | None = None,
 ) -> ImageSet:
     """The digits of `base`, centred on a black canvas of `size` pixels squared and seen through `poses`.
 
@@ -75,7 +75,7 @@ def _transformed(
     size: int,
     mode: Literal["bilinear", "sharp_bicubic"],
     device: torch.device | str,
-    progress: Progress | None,
+    progress: Report | None,
 ) -> Tensor:
     """`digits` `(N, 28, 28)` seen through `matrices` `(M N, 3, 3)`, as bytes `(M N, 1, size, size)`."""
     matrices = matrices.float().to(device)
