@@ -33,10 +33,12 @@ def arrays(seed=0):
 
 def expect(monkeypatch, wanted):
     """Make the library take `wanted` for MNIST."""
-    parts = {
-        name: mnist.Part(part.file, wanted[name].shape, cache.sha256(wanted[name]))
-        for name, part in mnist.PARTS.items()
-    }
+    parts = {}
+    for name, part in mnist.PARTS.items():
+        packed = pack(wanted[name])
+        parts[name] = mnist.Part(
+            part.file, wanted[name].shape, cache.sha256(wanted[name]), len(packed), cache.sha256(packed)
+        )
     monkeypatch.setattr(mnist, "PARTS", parts)
     monkeypatch.setattr(mnist, "MIRRORS", ())
     monkeypatch.setattr(mnist.subprocess, "run", no_registry)
@@ -61,13 +63,16 @@ def idx(array):
     return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
 
 
+def pack(array):
+    return gzip.compress(idx(array), mtime=0)
+
+
 def write(folder, wanted, *, zipped=False):
     """The four files of `wanted` in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, part in mnist.PARTS.items():
-        content = idx(wanted[name])
         path = folder / (part.file + (".gz" if zipped else ""))
-        path.write_bytes(gzip.compress(content) if zipped else content)
+        path.write_bytes(pack(wanted[name]) if zipped else idx(wanted[name]))
 
 
 def wheel(wanted):

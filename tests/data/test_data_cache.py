@@ -2,13 +2,17 @@
 
 import contextlib
 import errno
+import gzip
+import hashlib
 import http.server
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+from servers import serve
 
 from equivariant_transformers.data import cache
 
@@ -84,53 +88,100 @@ def test_without_locks_a_warning_says_so(tmp_path, monkeypatch):
 
 
 class Files(http.server.BaseHTTPRequestHandler):
-    """Answers `/whole` in full, `/cut` with half of what it promises, `/chunks` likewise in chunks."""
+    """Answers `/whole` with the file, and other paths with what a bad server or network makes of it."""
 
     protocol_version = "HTTP/1.1"
     content = bytes(range(256)) * 4096
+    headers_of: ClassVar = {
+        "/cut": {"Content-Length": len(content)},
+        "/length": {"Content-Length": "many"},
+        "/lengths": {"Content-Length": "1, 2"},
+        "/chunks": {"Transfer-Encoding": "chunked"},
+        "/packed": {"Content-Encoding": "gzip"},
+        "/garbled": {"Content-Encoding": "gzip"},
+        "/elsewhere": {"Location": "/whole"},
+        "/elsewhere/missing": {"Location": "/missing"},
+    }
+    body_of: ClassVar = {
+        "/cut": content[: len(content) // 2],
+        "/chunks": b"1000\r\n" + content[:1000],
+        "/empty": b"",
+        "/other": content[:-1] + b"?",
+        "/more": content + b"?",
+        "/packed": gzip.compress(bytes(2**28)),
+    }
 
     def do_GET(self):
         if self.path == "/missing":
             self.send_error(404)
             return
-        self.send_response(200)
-        self.close_connection = True
-        if self.path == "/chunks":
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            self.wfile.write(b"1000\r\n" + self.content[:1000])
+        if self.path == "/silent":
+            self.connection.recv(1)  # until the client is gone
             return
-        self.send_header("Content-Length", str(len(self.content)))
+        self.close_connection = True
+        self.send_response(302 if self.path.startswith("/elsewhere") else 200)
+        for name, value in self.headers_of.get(self.path, {}).items():
+            self.send_header(name, str(value))
         self.end_headers()
-        self.wfile.write(self.content if self.path == "/whole" else self.content[: len(self.content) // 2])
+        with contextlib.suppress(ConnectionError):  # the client has heard enough
+            if self.path == "/endless" or self.path.startswith("/elsewhere"):
+                while True:
+                    self.wfile.write(self.content)
+            self.wfile.write(self.body_of.get(self.path, self.content))
 
     def log_message(self, *_):
         pass
 
 
+FILE = {"size": len(Files.content), "known_hash": hashlib.sha256(Files.content).hexdigest()}
+
+
 @pytest.fixture
 def address():
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Files) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with serve(Files) as address:
+        yield address
 
 
-def test_a_download(address, tmp_path):
+@pytest.mark.parametrize("path", ["whole", "elsewhere"])
+def test_a_download(address, tmp_path, path):
     shares = []
-    cache.download(address + "/whole", tmp_path / "file", lambda what, share: shares.append((what, share)))
+    cache.download(address + path, tmp_path / "file", **FILE, progress=lambda *told: shares.append(told))
     assert (tmp_path / "file").read_bytes() == Files.content
     assert shares[-1] == ("downloading file", 1.0)
     assert shares == sorted(shares)
 
 
-@pytest.mark.parametrize(("path", "message"), [("/cut", "broke off"), ("/chunks", "broke off"), ("/missing", "404")])
-def test_a_download_that_breaks_off_leaves_nothing(address, tmp_path, path, message):
-    with pytest.raises(OSError, match=message):
-        cache.download(address + path, tmp_path / "file")
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("cut", "IncompleteRead"),
+        ("chunks", "Connection broken"),
+        ("missing", "404"),
+        ("elsewhere/missing", "404"),
+        ("empty", r"0 of 1,048,576 bytes arrived, with SHA-256 \w{64} and not \w{64}"),
+        ("other", r"1,048,576 of 1,048,576 bytes arrived, with SHA-256 \w{64} and not \w{64}"),
+        ("more", "more than the 1,048,576 bytes"),
+        ("endless", "more than the 1,048,576 bytes"),
+        ("packed", "more than the 1,048,576 bytes"),
+        ("garbled", "gzip"),
+        ("length", "many"),
+        ("lengths", "1, 2"),
+        ("silent", "timed out"),
+    ],
+)
+def test_a_bad_download_leaves_nothing(address, tmp_path, path, message):
+    (tmp_path / "file").write_bytes(b"what was there before")
+    with pytest.raises(ConnectionError, match=rf"{address}{path} could not be downloaded: .*{message}"):
+        cache.download(address + path, tmp_path / "file", **FILE, timeout=0.5)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_bytes() == b"what was there before"
+
+
+def test_nobody_answers(tmp_path):
+    with serve(Files) as address:
+        pass
+    with pytest.raises(ConnectionError, match=f"{address}whole could not be downloaded: .*refused"):
+        cache.download(address + "whole", tmp_path / "file", **FILE)
 
 
 def test_an_interrupted_download_leaves_nothing(address, tmp_path):
@@ -138,6 +189,19 @@ def test_an_interrupted_download_leaves_nothing(address, tmp_path):
         if share > 0.4:
             raise KeyboardInterrupt
 
-    with contextlib.suppress(KeyboardInterrupt):
-        cache.download(address + "/whole", tmp_path / "file", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        cache.download(address + "whole", tmp_path / "file", **FILE, progress=interrupt)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("package", ["pooch", "requests"])
+def test_a_download_without_pooch_is_explained(tmp_path, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf"downloads need {package}: pip install -e '.\[train\]'"):
+        cache.download("http://127.0.0.1/file", tmp_path / "file", **FILE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_checksum_of_a_file(tmp_path):
+    (tmp_path / "file").write_bytes(Files.content)
+    assert cache.sha256(tmp_path / "file") == cache.sha256(Files.content)

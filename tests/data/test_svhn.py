@@ -1,16 +1,14 @@
 """SVHN: the paper's split of the official files, and nothing else passing for them."""
 
-import hashlib
-import http.server
 import importlib
-import threading
 
 import numpy as np
 import pytest
 import torch
 from matfiles import write_mat, write_svhn
+from servers import files, serve
 
-from equivariant_transformers.data import svhn_set as svhn
+from equivariant_transformers.data import cache, svhn
 from equivariant_transformers.data.imageset import statistics
 
 MODULE = importlib.import_module("equivariant_transformers.data.svhn_set")
@@ -26,11 +24,11 @@ def folder(tmp_path):
 @pytest.fixture
 def official(folder, monkeypatch):
     """As if the files in `folder` were the release."""
-    files = {}
+    releases = {}
     for part, release in MODULE.FILES.items():
         content = (folder / release.file).read_bytes()
-        files[part] = MODULE.Release(release.file, hashlib.md5(content).hexdigest(), len(content))
-    monkeypatch.setattr(MODULE, "FILES", files)
+        releases[part] = MODULE.Release(release.file, cache.sha256(content), len(content))
+    monkeypatch.setattr(MODULE, "FILES", releases)
     return folder
 
 
@@ -38,23 +36,9 @@ def official(folder, monkeypatch):
 def host(official, monkeypatch):
     """A server of the files in `official`, and the names that were asked for."""
     asked = []
-
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *args):
-            super().__init__(*args, directory=str(official))
-
-        def do_GET(self):
-            asked.append(self.path)
-            super().do_GET()
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setattr(MODULE, "HOST", f"http://127.0.0.1:{server.server_port}/")
+    with serve(files(official, asked)) as address:
+        monkeypatch.setattr(MODULE, "HOST", address)
         yield asked
-        server.shutdown()
 
 
 def rows(part):
@@ -138,7 +122,7 @@ def test_missing_files_are_downloaded_once(host, tmp_path, monkeypatch):
     assert told[-1] == ("downloading test_32x32.mat (0 MB)", 1)
     assert len(svhn(validation=10).train) == 50
     assert len(host) == 2
-    assert not list((tmp_path / "cache").rglob("*.part"))
+    assert len(list((tmp_path / "cache" / "svhn").iterdir())) == 4  # the files and their locks
 
 
 @pytest.mark.parametrize("damage", ["changed", "missing"])
@@ -147,6 +131,6 @@ def test_a_bad_download_leaves_nothing(host, official, tmp_path, damage):
         (official / "train_32x32.mat").write_bytes(b"a page that says please log in")
     else:
         (official / "train_32x32.mat").unlink()
-    with pytest.raises(ConnectionError, match=r"train_32x32.mat could not be downloaded .*try again"):
+    with pytest.raises(ConnectionError, match=r"train_32x32.mat could not be downloaded: .*try again"):
         svhn(root=tmp_path / "new", accept_other_files=True)
     assert [path.name for path in (tmp_path / "new").glob("*.mat*")] == ["train_32x32.mat.lock"]

@@ -1,13 +1,17 @@
-"""Damaged IDX, gzip and MATLAB files: what was in them is read, or they are refused with a reason."""
+"""Damaged IDX, gzip and MATLAB files, and bad servers: what was sent is read, or refused with a reason."""
 
+import contextlib
 import gzip
+import http.server
 import struct
 import zlib
 from importlib import import_module
 
 import numpy as np
 from matfiles import write_mat
+from servers import serve
 
+from equivariant_transformers.data import cache
 from equivariant_transformers.data.matfile import read_mat
 
 mnist = import_module("equivariant_transformers.data.mnist_set")
@@ -108,3 +112,60 @@ def test_idx_files(fuzz, tmp_path):
             np.testing.assert_array_equal(found, values)
 
     fuzz(check, cases=600, allowed=(ValueError,))
+
+
+CONTENT = bytes(range(256)) * 40
+
+
+def random_reply(rng):
+    """What a server, a proxy or a broken network may answer, byte for byte."""
+    body = rng.choice([CONTENT, CONTENT, damaged(rng, CONTENT), CONTENT + CONTENT, b"", bytes(2**22)])
+    packing = rng.choice(["", "", "gzip", "deflate", "br", "zstd", "nothing", "gzip, gzip"])
+    if packing and rng.random() < 0.7:
+        body = {"deflate": zlib.compress}.get(packing, gzip.compress)(body)
+    headers = [("Content-Encoding", packing)] if packing else []
+    if rng.random() < 0.3:
+        cuts = sorted(rng.randrange(len(body) + 1) for _ in range(4))
+        pieces = [body[start:end] for start, end in zip([0, *cuts], [*cuts, len(body)], strict=True) if start < end]
+        body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+        headers.append(("Transfer-Encoding", "chunked"))
+    elif rng.random() < 0.8:
+        lengths = [len(body), len(body), len(body) // 2, len(body) + 1, -1, 2**63, "many", "1, 2", ""]
+        headers.append(("Content-Length", rng.choice(lengths)))
+    status = rng.choice(
+        ["200 OK"] * 8 + ["206 Partial Content", "204 No Content", "302 Found", "404 Not Found", "999 ?"]
+    )
+    places = ["/", "//", "http://", "file:///etc/hostname", "http://[", "http://127.0.0.1:99999/", "\xff", ""]
+    headers.append(("Location", rng.choice(places)))
+    rng.shuffle(headers)
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers)
+    reply = f"HTTP/1.1 {status}\r\n{head}\r\n".encode("latin1") + body
+    return damaged(rng, reply[:200]) + reply[200:] if rng.random() < 0.2 else reply
+
+
+def test_downloads(fuzz, tmp_path):
+    replies = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.close_connection = True
+            with contextlib.suppress(ConnectionError):
+                self.wfile.write(replies[-1])
+
+        def log_message(self, *_):
+            pass
+
+    path = tmp_path / "file"
+
+    def check(rng):
+        replies.append(random_reply(rng))
+        path.unlink(missing_ok=True)
+        try:
+            cache.download(address, path, size=len(CONTENT), known_hash=cache.sha256(CONTENT), timeout=2)
+            assert path.read_bytes() == CONTENT
+        except ConnectionError:
+            assert not list(tmp_path.iterdir())
+            raise
+
+    with serve(Handler) as address:
+        fuzz(check, cases=150, allowed=(ConnectionError,))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import http.client
 import os
-import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +31,18 @@ def root() -> Path:
     return (Path(caches) if caches else Path.home() / ".cache") / "equivariant_transformers"
 
 
-def sha256(data: NDArray[Any] | bytes) -> str:
-    """The SHA-256 of bytes, or of an array's values in row-major order.
+def sha256(data: NDArray[Any] | bytes | Path) -> str:
+    """The SHA-256 of bytes, of an array's values in row-major order, or of a file.
 
     >>> sha256(b"digits") == sha256(np.frombuffer(b"digits", np.uint8).reshape(2, 3))
     True
     """
+    if isinstance(data, Path):
+        digest = hashlib.sha256()
+        with data.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+        return digest.hexdigest()
     return hashlib.sha256(data if isinstance(data, bytes) else np.ascontiguousarray(data).data).hexdigest()
 
 
@@ -59,18 +64,62 @@ def lock(path: Path) -> Iterator[None]:
         yield
 
 
-def download(url: str, path: Path, progress: Report | None = None) -> None:
-    """The file at `url`, written to `path` whole. A transfer that breaks off is an error and leaves nothing."""
+def download(
+    url: str, path: Path, *, size: int, known_hash: str, timeout: float = 30, progress: Report | None = None
+) -> None:
+    """Download the file at `url` to `path`, whole and verified; otherwise raise an error and leave nothing.
+
+    Args:
+        url: address of the file.
+        path: file to write.
+        size: number of bytes of the file. The download stops when the server sends more.
+        known_hash: SHA-256 of the file.
+        timeout: seconds to wait for a connection, and for each further piece of the file.
+        progress: told how far the download is.
+    """
     try:
-        with urllib.request.urlopen(url, timeout=30) as reply, atomic_write(path) as file:
-            expected = int(reply.headers.get("Content-Length") or 0)
-            received = 0
-            while chunk := reply.read(_CHUNK):
-                file.write(chunk)
-                received += len(chunk)
-                if progress and expected:
-                    progress(f"downloading {path.name}", received / expected)
-            if received < expected:
-                raise ConnectionError(f"{url} broke off after {received} of {expected} bytes; try again")
-    except http.client.HTTPException as error:
-        raise ConnectionError(f"{url} broke off: {error}; try again") from error
+        import pooch
+        import requests
+    except ImportError as error:
+        raise ModuleNotFoundError(f"downloads need {error.name}: pip install -e '.[train]'") from error
+    fetch = pooch.HTTPDownloader(
+        chunk_size=_CHUNK,
+        timeout=timeout,
+        headers={"Accept-Encoding": "identity"},  # the checksum is that of the file as it is stored
+        hooks={"response": _drop_redirect},
+    )
+    with atomic_write(path) as file:
+        try:
+            fetch(url, _Arriving(file, size, progress and partial(progress, f"downloading {path.name}")), None)
+        except (requests.RequestException, ValueError) as error:
+            raise ConnectionError(f"{url} could not be downloaded: {error}") from error
+        found = sha256(Path(file.name))
+        if found != known_hash:
+            raise ConnectionError(
+                f"{url} could not be downloaded: {file.tell():,} of {size:,} bytes arrived, with SHA-256 {found} and "
+                f"not {known_hash}"
+            )
+
+
+def _drop_redirect(response: Any, **_: Any) -> None:
+    """Close a response that redirects: requests would read its content to the end, however long it is."""
+    if response.is_redirect:
+        response.close()
+
+
+class _Arriving:
+    """File that a download writes to. It stops the download when more bytes arrive than the file has."""
+
+    def __init__(self, file: IO[bytes], size: int, report: Callable[[float], None] | None) -> None:
+        self.file, self.size, self.report = file, size, report
+
+    def write(self, chunk: bytes) -> None:
+        received = self.file.tell() + len(chunk)
+        if received > self.size:
+            raise ValueError(f"the server sent more than the {self.size:,} bytes of the file")
+        self.file.write(chunk)
+        if self.report:
+            self.report(received / self.size)
+
+    def flush(self) -> None:
+        self.file.flush()

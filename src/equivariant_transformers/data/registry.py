@@ -41,8 +41,14 @@ _MNIST = tuple(f"mnist/{part.file}" for part in PARTS.values())
 
 
 def _from_mnist(name: str, summary: str, load: Callable[..., Splits]) -> Source:
-    licence = "CC BY-SA 3.0"
-    return Source(name=name, summary=summary, licence=licence, download_bytes=15_513_529, load=load, files=_MNIST)
+    return Source(
+        name=name,
+        summary=summary,
+        licence="CC BY-SA 3.0",
+        download_bytes=sum(part.gzip_bytes for part in PARTS.values()),
+        load=load,
+        files=_MNIST,
+    )
 
 
 def _svhn(name: str, summary: str, *files: str) -> Source:

@@ -6,10 +6,8 @@ The data set's page is http://ufldl.stanford.edu/housenumbers/; it is for non-co
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import NamedTuple
-from urllib.error import URLError
 
 import numpy as np
 import torch
@@ -28,14 +26,18 @@ class Release(NamedTuple):
     """One file of the official release."""
 
     file: str
-    md5: str
+    sha256: str
     bytes: int
 
 
 FILES = {
-    "train": Release("train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373", 182_040_794),
-    "test": Release("test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3", 64_275_384),
-    "extra": Release("extra_32x32.mat", "a93ce644f1a588dc4d68dda5feec44a7", 1_329_278_602),
+    "train": Release(
+        "train_32x32.mat", "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8", 182_040_794
+    ),
+    "test": Release("test_32x32.mat", "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b", 64_275_384),
+    "extra": Release(
+        "extra_32x32.mat", "a133a4beb38a00fcdda90c9489e0c04f900b660ce8a316a5e854838379a71eb3", 1_329_278_602
+    ),
 }
 
 
@@ -67,7 +69,7 @@ def svhn(
     folder = cache.root() / "svhn" if root is None else Path(root)
     names = ("train", "test", "extra") if extra else ("train", "test")
     paths = {name: _fetch(FILES[name], folder, progress) for name in names}
-    differing = [path.name for name, path in paths.items() if _md5(path) != FILES[name].md5]
+    differing = [path.name for name, path in paths.items() if cache.sha256(path) != FILES[name].sha256]
     if differing and not accept_other_files:
         raise ValueError(
             f"not as officially released: {', '.join(differing)} in {folder}. Without them the official ones are "
@@ -108,26 +110,11 @@ def _fetch(release: Release, folder: Path, progress: cache.Report | None) -> Pat
     tell = progress and (lambda _, share: progress(what, share))
     with cache.lock(path):
         if not path.exists():  # another process may have been faster
-            arrived = path.with_name(path.name + ".part")
             try:
-                cache.download(HOST + release.file, arrived, tell)
-                if _md5(arrived) != release.md5:
-                    raise ConnectionError("what arrived is not the official file")
-                arrived.replace(path)
-            except (ConnectionError, TimeoutError, URLError) as error:
-                advice = f"try again later, or put the file into {folder}"
-                raise ConnectionError(f"{HOST}{release.file} could not be downloaded ({error}): {advice}") from error
-            finally:
-                arrived.unlink(missing_ok=True)
+                cache.download(HOST + release.file, path, size=release.bytes, known_hash=release.sha256, progress=tell)
+            except ConnectionError as error:
+                raise ConnectionError(f"{error}; try again later, or put the file into {folder}") from error
     return path
-
-
-def _md5(path: Path) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _read(path: Path) -> tuple[Tensor, Tensor]:
