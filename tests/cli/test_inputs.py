@@ -436,6 +436,18 @@ def structure(shape, width, letters, *values):
     )  # fmt: skip
 
 
+def cells(shape, *values):
+    header = element(6, struct.pack("<II", 1, 0)) + element(5, np.array(shape, "<i4").tobytes()) + element(1, b"")
+    return element(14, header + b"".join(values))
+
+
+def nested_cells(depth):
+    inner = cells((0, 0))
+    for _ in range(depth):
+        inner = cells((1, 1), inner)
+    return inner
+
+
 def nested(depth):
     inner = structure((1, 1), 8, b"f".ljust(8, b"\0"), element(14, b""))
     for _ in range(depth):
@@ -487,6 +499,26 @@ def test_matlab_files_that_unpack_to_gigabytes_are_refused(tmp_path):
     assert first == "read 0"
     assert len(others) == len(files) - 1
     assert all(line.startswith("refused") and "cut off or damaged" in line for line in others), others
+
+
+def test_fields_that_claim_to_be_large_take_no_memory(tmp_path):
+    """Files of a few hundred bytes or kilobytes, on which other readers take gigabytes or crash."""
+    fields = {
+        "cells": cells((2**31 - 1, 1)),
+        "axes": cells((2**31 - 1,) * 3),
+        "deep": nested_cells(20_000),
+        "empty": structure((2**31 - 1, 1), 8, b""),
+        "structures": structure((2**31 - 1, 1), 8, b"f".ljust(8, b"\0")),
+    }
+    paths = []
+    for name, field in fields.items():
+        paths.append(tmp_path / f"{name}.mat")
+        paths[-1].write_bytes(compressed(structure((1, 1), 8, b"f".ljust(8, b"\0"), field)))
+    done = run_bounded(READ, *paths, imports="import equivariant_transformers.data.matfile")
+    assert done.returncode == 0, done.stderr
+    *read, refused = done.stdout.splitlines()
+    assert read == ["read 0"] * 4
+    assert refused.startswith("refused")
 
 
 def test_idx_files_are_unpacked_no_further_than_mnist_is_long(tmp_path):

@@ -1,4 +1,12 @@
-"""Numeric arrays out of MATLAB files of version 5 (what MATLAB writes with `-v6` and `-v7`)."""
+"""Numeric arrays out of MATLAB files of version 5 (what MATLAB writes with `-v6` and `-v7`).
+
+`scipy.io.loadmat` (1.17) is not used because a damaged or hostile file can exhaust the memory or crash the process.
+`scipy.io.whosmat` does not show the fields of a structure, so that they cannot be checked before they are read:
+
+- A field that claims to be an array of 2**31 - 1 cells or structures allocates 16 GiB, from a file of 300 bytes.
+- Cells nested 20,000 deep overflow the stack, which ends the process.
+- The data of an array is unpacked to the length that it claims, 2 GB from a file of 2 MB, whatever the shape.
+"""
 
 from __future__ import annotations
 
