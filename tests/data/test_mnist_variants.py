@@ -16,7 +16,7 @@ from equivariant_transformers import Warp
 from equivariant_transformers.data import cache, synthesis
 
 affnist, mnist, rotated_mnist = (
-    import_module(f"equivariant_transformers.data.{name}") for name in ("affnist", "mnist", "rotated_mnist")
+    import_module(f"equivariant_transformers.data.{name}") for name in ("affnist_set", "mnist_set", "rotated_mnist")
 )
 
 

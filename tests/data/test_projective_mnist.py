@@ -14,7 +14,7 @@ from equivariant_transformers.data import synthesis
 from equivariant_transformers.data.projective_mnist_set import POSE_NAMES
 
 mnist, projective_mnist = (
-    import_module(f"equivariant_transformers.data.{name}") for name in ("mnist", "projective_mnist")
+    import_module(f"equivariant_transformers.data.{name}") for name in ("mnist_set", "projective_mnist_set")
 )
 
 
