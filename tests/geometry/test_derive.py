@@ -3,16 +3,20 @@
 import copy
 import functools
 import pickle
+import threading
 
+import numpy as np
 import pytest
 import sympy as sp
 import torch
+from bounded import run_bounded
 from glyphs import glyphs
 from sympy import cos, exp, sin, sqrt, tan
 
 import equivariant_transformers as et
 from equivariant_transformers.geometry.derivation import coverage
 from equivariant_transformers.geometry.derivation.algorithm import derive
+from equivariant_transformers.geometry.derivation.time_limit import within
 
 x, y, theta = sp.symbols("x y theta")
 r2 = x**2 + y**2
@@ -334,6 +338,27 @@ def test_symbolic_charts_can_be_traced():
         ((x + sp.gamma(theta), y), ValueError, "gamma"),
         ("rotatoin", ValueError, "Did you mean 'rotation'"),
         (et.chart("log_polar"), TypeError, "chart 'log_polar'"),
+        ((x + 0 * theta, y), ValueError, "moves nothing"),
+        ((x * exp(sp.I * theta), y), ValueError, "real and finite, got I"),
+        ((x + 1 / theta, y), ValueError, "no real value at theta = 0"),
+        ((x * sp.log(theta), y), ValueError, "no real value at theta = 0"),
+        ((x + sp.sqrt(theta), y), ValueError, "no real derivative at theta = 0"),
+        ((sp.nan, y + theta), ValueError, "real and finite, got nan"),
+        ((x + sp.oo * theta, y), ValueError, "real and finite, got oo"),
+        ((x + theta * float("inf"), y), ValueError, "real and finite, got oo"),
+        ((sp.zoo * theta, y), ValueError, "real and finite, got zoo"),
+        ((True, y + theta), TypeError, "got True of type bool"),
+        ((x < y, y + theta), TypeError, "got x < y"),
+        ((sp.Matrix([x]), y + theta), TypeError, "one SymPy expression"),
+        ((sp.MatrixSymbol("A", 2, 2) * theta, y), TypeError, "one SymPy expression"),
+        ((x + theta + sp.O(theta**2), y), ValueError, "uses Order"),
+        ((x + theta * sp.Symbol("x", commutative=False), y), ValueError, "consists of symbols"),
+        ((x + theta, y + sp.Sum(1 / x, (x, 1, 10**9))), ValueError, "real|torch form|not a one-parameter"),
+        ({x + theta, y}, TypeError, "takes a Group"),
+        ({x + theta: 1, y: 2}, TypeError, "takes a Group"),
+        (torch.zeros(2), TypeError, "of type Tensor"),
+        ((x + theta * sp.Integer(10) ** 400, y), ValueError, "at most 300 digits"),
+        ((x + theta * y ** (10**9), y), ValueError, "powers up to 64"),
     ],
 )
 def test_bad_input_is_explained(given, error, message):
@@ -341,7 +366,89 @@ def test_bad_input_is_explained(given, error, message):
         derive(given)
 
 
+def test_text_and_foreign_objects_are_never_evaluated(tmp_path):
+    """SymPy evaluates text and calls hooks of objects when it converts them."""
+    mark = tmp_path / "ran"
+
+    class Hook:
+        def _sympy_(self):
+            mark.touch()
+            return x + theta
+
+        __str__ = __float__ = _sympy_
+
+    text = f"__import__('pathlib').Path({str(mark)!r}).touch()"
+    for part in (text, "x + theta", Hook(), np.str_(text), np.array(text)):
+        for pair in ((part, y), [x + theta, part], np.array([part, y], dtype=object), (sp.Tuple(x, theta), part)):
+            with pytest.raises(TypeError, match=r"text is not evaluated. For example: x, y, theta = sympy.symbols"):
+                derive(pair)
+    for options in ({"parameter": text}, {"parameter": Hook()}, {"coordinates": (text, "y")}, {"name": Hook()}):
+        with pytest.raises((TypeError, ValueError)):
+            derive((x + theta, y), **options)
+    assert not mark.exists()
+
+
+def test_numbers_and_vectors_are_formulas_too():
+    shear = derive((x + theta * y, y)).formulas
+    assert derive(sp.Matrix([x + theta * y, y])).formulas == shear
+    with pytest.raises(ValueError, match="T_0 x should be x"):
+        derive((x + theta, np.int64(1)))
+
+
+def test_symbols_of_one_name_are_one_symbol():
+    mixed = sp.Symbol("x", real=True) + theta * y, y + 0 * x
+    assert derive((x + theta * y + x - sp.Symbol("x", real=True), y)).formulas == derive(mixed).formulas
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "(x + theta * y ** 10**9, y)",
+        "(x + theta * (y + 1) ** 64, y)",
+        "(x + theta * ((y**8 + 1) ** 8 + 1) ** 8, y)",
+        "(x + theta * sp.prod([sp.sin(k * y) + sp.exp(k * y) for k in range(1, 9)]), y)",
+        "(x + theta * sp.Pow(10, sp.Pow(10, 10**10, evaluate=False), evaluate=False), y)",
+        "(nested(400), y + theta)",
+        "(x + theta * sp.Integer(7) ** 10**6, y)",
+    ],
+)
+def test_no_formula_takes_long(formula):
+    code = f"""
+def nested(depth):
+    return sp.sin(nested(depth - 1), evaluate=False) if depth else x
+x, y, theta = sp.symbols("x y theta")
+try:
+    print(equivariant_transformers.derive({formula}))
+except ValueError as error:
+    print("ValueError", error)
+"""
+    done = run_bounded(code, imports="import sympy as sp, equivariant_transformers.geometry.derivation.numeric")
+    assert done.stdout.startswith(("Chart", "ValueError")), done.stderr
+
+
+def test_the_time_limit_keeps_what_was_found():
+    def items():
+        yield 1
+        yield 2
+        while True:
+            pass
+
+    before = threading.active_count()
+    assert within(0.2, items()) == [1, 2]
+    assert threading.active_count() == before
+    with pytest.raises(ZeroDivisionError):
+        within(10, (1 / n for n in (1, 0)))
+
+
 def test_bad_options_are_explained():
+    with pytest.raises(TypeError, match="SymPy symbols or their names, got 3"):
+        derive((x + theta, y), parameter=3)
+    with pytest.raises(ValueError, match="three different symbols"):
+        derive((x + theta, y), coordinates=("x", "theta"))
+    with pytest.raises(ValueError, match="two symbols"):
+        derive((x + theta, y), coordinates=3)
+    with pytest.raises(TypeError, match="name of a chart is a string"):
+        derive((x + theta, y), name=3)
     with pytest.raises(ValueError, match="method is"):
         derive("rotation", method="guess")
     with pytest.raises(ValueError, match="one-parameter"):

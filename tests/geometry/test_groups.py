@@ -69,11 +69,83 @@ def test_only_matrix_groups_have_matrices():
         (lambda: Group.from_flow(vector_field=lambda points: points, steps=0), "at least 1"),
         (lambda: Group("nothing"), "either a generator or a flow"),
         (lambda: Group("still", generator=((0, 0, 0),) * 3), "moves nothing"),
+        (lambda: Group.from_generator([[1e300, 0, 0], [0, 0, 0], [0, 0, 0]]), "largest entry .* between 1e-18 and"),
+        (lambda: Group.from_generator([[1e-300, 0, 0], [0, 0, 0], [0, 0, 0]]), "largest entry"),
+        (lambda: Group.from_flow(in_place, period=float("nan")), "positive number or None, got nan"),
+        (lambda: Group.from_flow(vector_field=lambda points: points, steps=1.5), "whole number, at least 1, got 1.5"),
+        (lambda: et.group(10**5000), "unknown group a number of about 5001 digits"),
+        (lambda: et.chart("x" * 10**6), "unknown chart 'xxx"),
+        (lambda: et.group("rotation").transform(0.1, torch.zeros(3)), r"shape \(..., 2\).*got \(3,\)"),
     ],
 )
 def test_bad_input_is_explained(make, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as caught:
         make()
+    assert len(str(caught.value)) < 500
+
+
+def in_place(_, points):
+    return points
+
+
+SPARSE, META = torch.eye(3).to_sparse(), torch.zeros(3, 3, device="meta")
+
+
+@pytest.mark.parametrize(
+    "generator",
+    ["abc", [["1", "0", "0"]] * 3, np.eye(3) * 1j, torch.eye(3) * 1j, [[10**400, 0, 0]] * 3, SPARSE, META, {}, object(),
+     [[1], [1, 2], [3]], np.array([[object()] * 3] * 3), [[torch.ones(2), 0, 0]] * 3],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_a_generator_of_anything_but_real_numbers_is_refused(generator):
+    with pytest.raises(TypeError, match=r"(?s)3x3 matrix of real numbers.* A rotation is \[\[0, -1, 0\]"):
+        Group.from_generator(generator)
+
+
+def test_generators_of_every_real_dtype_are_taken():
+    turn = et.group("rotation")
+    for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int8, torch.int64):
+        assert Group.from_generator(torch.tensor(turn.generator).to(dtype), name="rotation") == turn
+
+
+@pytest.mark.parametrize("group", [et.group("rotation"), et.RADIAL_LENS], ids=lambda group: group.name)
+@pytest.mark.parametrize(
+    "theta",
+    ["a", None, 1j, torch.tensor(1j), np.array([1j]), 10**400, object(), SPARSE[0]],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_parameter_that_is_not_a_real_number_is_refused(group, theta):
+    with pytest.raises(TypeError, match="theta is a number or a"):
+        group.transform(theta, torch.zeros(2))
+
+
+@pytest.mark.parametrize("group", [et.group("rotation"), et.RADIAL_LENS], ids=lambda group: group.name)
+@pytest.mark.parametrize(
+    "points",
+    [[0.0, 1.0], None, torch.zeros(2, dtype=torch.int64), SPARSE, torch.ones(2) * 1j],
+    ids=lambda value: type(value).__name__,
+)
+def test_points_that_are_not_floating_point_tensors_are_refused(group, points):
+    for call in (lambda: group.transform(0.1, points), lambda: group.vector_field(points)):
+        with pytest.raises(TypeError, match=r"points (must be|are)"):
+            call()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_point_that_leaves_the_plane_lands_far_away(dtype):
+    """x' = x^3 reaches infinity at theta = 1 / (2 x^2)."""
+    cubic = Group.from_flow(vector_field=lambda points: points**3)
+    points = torch.tensor([[0.1, 0.2], [0.9, -0.1]], dtype=dtype, requires_grad=True)
+    theta = torch.tensor(5.0, dtype=dtype, requires_grad=True)
+    moved = cubic.transform(theta, points)
+    assert moved.isfinite().all()
+    assert moved[1].norm() > 1e5
+    near = points[0] / (1 - 2 * theta * points[0] ** 2).sqrt()
+    torch.testing.assert_close(moved[0], near, rtol=1e-4, atol=0)
+    found, expected = (torch.autograd.grad(out.sum(), (points, theta), retain_graph=True) for out in (moved, near))
+    assert all(gradient.isfinite().all() for gradient in found)
+    torch.testing.assert_close(found[0][0], expected[0][0], rtol=1e-3, atol=0)
+    torch.testing.assert_close(found[1], expected[1], rtol=1e-3, atol=0)
 
 
 def test_a_rotation_seen_through_any_matrix_keeps_its_period():

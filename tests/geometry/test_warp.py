@@ -311,6 +311,70 @@ def test_antialiasing_removes_what_cannot_be_shown():
     torch.testing.assert_close(enlarge.image(stripes, antialias=True), enlarge.image(stripes))
 
 
+def cubic(theta):
+    """The flow of x' = x^3, on which points leave the plane in finite time."""
+    return Warp.flow(et.Group.from_flow(vector_field=lambda points: points**3).transform, theta)
+
+
+OVERFLOWING = {
+    "integrated": cubic,
+    "raw": lambda theta: Warp.flow(lambda t, points: points / torch.sqrt(1 - 2 * t[..., None] * points**2), theta),
+    "lens": lens,
+}
+
+
+@pytest.mark.parametrize("kind", OVERFLOWING)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_where_a_flow_leaves_the_plane_there_is_nothing(kind, dtype, padding):
+    theta = torch.tensor([5.0, 0.1], dtype=dtype, requires_grad=True)
+    images = torch.rand(2, 1, 9, 9, dtype=dtype, requires_grad=True)
+    shrink = Warp.projective(et.group("dilation").matrix(torch.tensor(-20.0, dtype=dtype)))
+    for warp in (OVERFLOWING[kind](theta), shrink @ OVERFLOWING[kind](theta)):  # shrunk, far away is in the image
+        valid = warp.valid((9, 9))
+        corner, centre = torch.tensor([[-0.9, 0.9]], dtype=dtype), torch.tensor([[0.1, 0.1]], dtype=dtype)
+        assert warp.visible(corner.expand(2, 1, 2))[:, 0].tolist() == [False, True]
+        assert warp.visible(centre.expand(2, 1, 2)).all()
+        assert not valid[0, 0, 0, 0]
+        assert valid[:, 0, 4, 4].all()
+        assert warp.boxes(torch.tensor([[-1.0, -1.0, 1.0, 1.0]] * 2, dtype=dtype))[0].isinf().all()
+        for mode in ("bilinear", "nearest", "bicubic", "sharp_bicubic"):
+            seen = warp.image(images, mode=mode, padding=padding)
+            assert seen.isfinite().all()
+            if padding == "zeros":
+                assert seen[0, 0, 0, 0] == 0
+                filled = warp.image(images, mode=mode, fill=0.25)
+                assert filled[0, 0, 0, 0] == 0.25
+            (gradient,) = torch.autograd.grad(seen.sum(), images, retain_graph=True)
+            assert gradient.isfinite().all()
+            if mode != "nearest":
+                assert torch.autograd.grad(seen.sum(), theta)[0].isfinite().all()
+        assert warp.points(centre.expand(2, 1, 2)).isfinite().all()
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic", "sharp_bicubic"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_coordinates_of_any_size_are_sampled_safely(mode, padding):
+    """`grid_sample` reads outside of the image's memory at NaN."""
+    images = torch.rand(1, 1, 28, 28, requires_grad=True)
+    for value in (1e18, 3e38, -3e38, torch.inf, -torch.inf, torch.nan):
+        x = torch.full((1, 3, 4), value, requires_grad=True)
+        seen = resampling.resample(images, x, 0 * x.detach().nan_to_num(), x < torch.inf, mode=mode, padding=padding)
+        assert seen.isfinite().all()
+        assert all(g.isfinite().all() for g in torch.autograd.grad(seen.sum(), (images, x)))
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1e-20, 1e20, 1e38])
+def test_the_scale_of_a_matrix_may_be_extreme(scale):
+    matrix = random_matrices(2, size=0.05).clamp(-1, 1)
+    images = torch.rand(2, 1, 6, 6)
+    factor = torch.tensor(scale, requires_grad=True)
+    warp = Warp.projective(factor * matrix)
+    torch.testing.assert_close(warp.image(images), Warp.projective(matrix).image(images), rtol=0, atol=1e-3)
+    if scale > 1:  # the gradient of a tiny number is too large to be one
+        assert torch.autograd.grad(warp.image(images).sum(), factor)[0].isfinite()
+
+
 # Derivatives
 
 
@@ -379,6 +443,72 @@ def test_bad_input_is_explained():
     ]:
         with pytest.raises(ValueError, match=message):
             call()
+
+
+SPARSE = torch.zeros(2, 5, 2).to_sparse()
+
+
+@pytest.mark.parametrize(
+    "junk", [None, [[0.0, 1.0]], "x", SPARSE, torch.zeros(2, 5, 2) * 1j], ids=lambda value: type(value).__name__
+)
+def test_what_is_not_a_dense_tensor_is_refused(junk):
+    for warp in (Warp.projective(torch.eye(3)), lens(torch.zeros(2))):
+        for call in (warp.points, warp.visible, warp.boxes, warp.image, warp.mask, warp.restore):
+            with pytest.raises(TypeError, match="must be"):
+                call(junk)
+        with pytest.raises(TypeError, match="must be"):
+            warp.sample(torch.rand(2, 1, 4, 4), junk)
+
+
+def test_matrices_and_parameters_without_values_are_refused():
+    for matrix in (torch.eye(3).to_sparse(), torch.eye(3) * 1j, torch.eye(3).to(torch.float8_e4m3fn)):
+        with pytest.raises(TypeError, match=r"must be (dense|real numbers)|floating-point numbers, got"):
+            Warp.projective(matrix)
+        with pytest.raises(TypeError, match=r"must be (dense|real numbers)|floating-point numbers, got"):
+            Warp.flow(et.RADIAL_LENS.transform, matrix[0])
+    for theta in (None, "a", [0.1], object()):
+        with pytest.raises(TypeError, match="theta of a flow is a number or a tensor"):
+            Warp.flow(et.RADIAL_LENS.transform, theta)
+    with pytest.raises(TypeError, match="a flow is a function"):
+        Warp.flow(3, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda warp: warp.points(torch.zeros(2, 5, 3)), r"points have shape \(B, ..., 2\), as \(x, y\), got"),
+        (lambda warp: warp.points(torch.zeros(())), "points have shape"),
+        (lambda warp: warp.points(torch.zeros(3, 5, 2)), "3 images and 2 warps"),
+        (lambda warp: warp.visible(torch.zeros(3, 5, 2)), "3 images and 2 warps"),
+        (lambda warp: warp.boxes(torch.zeros(2, 5, 2)), r"boxes have shape \(B, ..., 4\), as \(left, top"),
+        (lambda warp: warp.boxes(torch.zeros(3, 5, 4)), "3 images and 2 warps"),
+        (lambda warp: warp.sample(torch.rand(2, 1, 4, 4), torch.zeros(5, 2)), r"shape \(..., h, w, 2\)"),
+        (lambda warp: warp @ Warp.projective(random_matrices(3)), "cannot compose 2 warps with 3"),
+        (lambda warp: warp @ lens(torch.zeros(3)), "cannot compose 2 warps with 3"),
+        (lambda warp: warp.valid((4, -1)), "neither below 0"),
+        (lambda warp: warp.valid((2.5, 3)), "two whole numbers"),
+        (lambda warp: warp.image(torch.rand(2, 1, 4, 4), size=3), "two whole numbers"),
+        (lambda warp: warp.image(torch.rand(2, 1, 4, 4), size=(10**10, 10**10)), r"at most 2\*\*30 pixels"),
+        (lambda warp: warp.mask(torch.ones(2, 1, 4, 4), size=(3, 3, 3)), "two whole numbers"),
+    ],
+)
+def test_shapes_and_sizes_that_do_not_fit_are_explained(call, message):
+    for warp in (Warp.projective(random_matrices(2)), lens(torch.zeros(2))):
+        with pytest.raises(ValueError, match=message):
+            call(warp)
+
+
+def test_integer_points_are_refused():
+    for call in (Warp.identity().points, lens(torch.zeros(2)).visible):
+        with pytest.raises(TypeError, match=r"points must be floating point, got torch.int64; convert with .float\(\)"):
+            call(torch.zeros(2, 5, 2, dtype=torch.int64))
+
+
+def test_missing_points_stay_missing():
+    points = torch.tensor([[[0.1, 0.2], [torch.nan, torch.nan]]])
+    for warp in (Warp.projective(random_matrices(1)), lens(torch.zeros(1))):
+        assert warp.points(points).isnan().any(-1).tolist() == [[False, True]]
+        assert warp.visible(points).tolist() == [[True, False]]
 
 
 def test_warps_pickle():

@@ -35,16 +35,20 @@ class Term:
     sine: bool = False
 
     def value(self, theta: Tensor) -> Tensor:
-        """The scalar factor at theta `(...)`; an overflowing exponential saturates at the largest finite number."""
+        """The scalar factor at theta `(...)`, which saturates where its product with a coefficient would overflow."""
         result = torch.ones_like(theta)
+        largest = torch.finfo(theta.dtype).max
         if self.power:
             result = theta if self.power == 1 else theta * theta / 2
         if self.rate:
-            limit = 0.99 * math.log(torch.finfo(theta.dtype).max)
+            limit = 0.99 * math.log(largest)
             result = result * torch.exp((self.rate * theta).clamp(-limit, limit))
         if self.frequency:
-            angle = self.frequency * theta
+            angle = (self.frequency * theta).clamp(-largest, largest)
             result = result * (torch.sin(angle) if self.sine else torch.cos(angle))
+        if self.power or self.rate:  # products stay finite, so that a sum of several is not NaN
+            bound = 0.99 * largest / max(1.0, *(abs(entry) for row in self.coefficients for entry in row))
+            result = result.clamp(-bound, bound)
         return result
 
 

@@ -7,6 +7,7 @@ one with `Group.from_generator`, and a flow that no 3x3 matrix gives makes one w
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -18,10 +19,10 @@ from torch import Tensor
 
 from equivariant_transformers.geometry import exponential, projective
 from equivariant_transformers.geometry.exponential import Matrix3
+from equivariant_transformers.geometry.flows import Flow, far, follow
 from equivariant_transformers.text import quote
 
 T = TypeVar("T")
-Flow = Callable[[Tensor, Tensor], Tensor]
 VectorField = Callable[[Tensor], Tensor]
 
 
@@ -47,6 +48,8 @@ class Group:
     _terms: tuple[exponential.Term, ...] = field(default=(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"the name of a group is a string, got {quote(self.name)}")
         if (self.generator is None) == (self.flow is None):
             raise ValueError(
                 f"group {self.name!r} needs either a generator or a flow; use Group.from_generator(A, name=...)"
@@ -55,6 +58,10 @@ class Group:
             object.__setattr__(self, "generator", _checked(self.generator))
             object.__setattr__(self, "_terms", exponential.terms(self.generator))
             object.__setattr__(self, "period", exponential.period(self._terms))
+        elif not callable(self.flow):
+            raise TypeError(f"a flow is a function (theta, points) -> points, got {quote(self.flow)}")
+        elif not (self.period is None or (_is_number(self.period) and 0 < self.period < math.inf)):
+            raise ValueError(f"the period of a group is a positive number or None, got {quote(self.period)}")
 
     @staticmethod
     def from_generator(generator: Tensor | NDArray[Any] | Sequence[Sequence[float]], *, name: str = "custom") -> Group:
@@ -86,9 +93,11 @@ class Group:
         """
         if (flow is None) == (vector_field is None):
             raise ValueError("from_flow takes either a closed-form flow or vector_field=..., and exactly one of them")
-        if steps < 1:
-            raise ValueError(f"steps must be at least 1, got {steps}")
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise ValueError(f"steps must be a whole number, at least 1, got {quote(steps)}")
         if vector_field is not None:
+            if not callable(vector_field):
+                raise TypeError(f"a vector field is a function points -> velocities, got {quote(vector_field)}")
             flow = IntegratedFlow(vector_field, steps)
         return Group(name, flow=flow, period=period)
 
@@ -99,7 +108,7 @@ class Group:
         """
         if self.generator is None:
             raise TypeError(f"group {self.name!r} is a flow: no 3x3 matrix gives it. Use transform(theta, points)")
-        theta = torch.as_tensor(theta)
+        theta = _parameter(theta)
         if not theta.is_floating_point():
             theta = theta.to(torch.get_default_dtype())
         return exponential.evaluate(self._terms, theta)
@@ -107,16 +116,22 @@ class Group:
     def transform(self, theta: Tensor | float, points: Tensor) -> Tensor:
         r"""$T_\theta x$ for `points` `(..., 2)`; theta broadcasts against the points' leading shape.
 
+        A point that leaves the plane lands very far away: the result is finite for finite arguments.
+
         >>> group("x_shear").transform(0.5, torch.tensor([0.0, 1.0]))
         tensor([-0.5000, 1.0000])
         """
-        theta = torch.as_tensor(theta, dtype=points.dtype, device=points.device)
+        _check_points(points)
+        theta = _parameter(theta, points)
+        if not torch.compiler.is_compiling():
+            _check_shapes(theta, points)
         if self.flow is not None:
-            return self.flow(theta, points)
+            return follow(self.flow, theta, points)
         return projective.apply(self.matrix(theta), points)
 
     def vector_field(self, points: Tensor) -> Tensor:
         r"""The velocity $\partial T_\theta x / \partial\theta$ at theta = 0 of `points` `(..., 2)`."""
+        _check_points(points)
         known: VectorField | None = getattr(self.flow, "vector_field", None)
         if known is not None:
             return known(points)
@@ -159,23 +174,97 @@ class IntegratedFlow:
 
 def _checked(generator: Tensor | NDArray[Any] | Sequence[Sequence[float]]) -> Matrix3:
     """The rows of a 3x3 matrix that moves something."""
-    a = np.asarray(generator.detach().cpu() if isinstance(generator, Tensor) else generator, dtype=np.float64)
+    a = _real_array(generator)
     if a.shape != (3, 3):
-        raise ValueError(f"a generator is a 3x3 matrix, got shape {a.shape}")
+        raise ValueError(f"a generator is a 3x3 matrix, got shape {a.shape}{_EXAMPLE}")
     if not np.isfinite(a).all():
-        raise ValueError(f"a generator must be finite, got {a.tolist()}")
-    if np.allclose(a, a[0, 0] * np.eye(3), rtol=0, atol=1e-12 * np.abs(a).max()):
+        raise ValueError(f"a generator must be finite, got {a.tolist()}{_EXAMPLE}")
+    scale = np.abs(a).max()
+    if np.allclose(a, a[0, 0] * np.eye(3), rtol=0, atol=1e-12 * scale):
         raise ValueError(f"generator {a.tolist()} moves nothing: every transformation would be the identity")
+    if not 1 / _LARGEST <= scale <= _LARGEST:
+        raise ValueError(
+            f"the largest entry of a generator lies between {1 / _LARGEST:g} and {_LARGEST:g}, got {a.tolist()}; "
+            "multiply the generator by a number, which only changes the unit of theta"
+        )
     rows: Matrix3 = tuple(tuple(float(entry) for entry in row) for row in a)  # type: ignore[assignment]
     return rows
 
 
+def _real_array(generator: Any) -> NDArray[np.float64]:
+    """`generator` in float64; a TypeError where it is not made of real numbers that are at hand."""
+    try:
+        if isinstance(generator, Tensor):
+            if generator.is_meta or generator.layout != torch.strided or generator.is_complex():
+                raise TypeError("no real numbers at hand")
+            generator = generator.detach().double().cpu()
+        numbers = np.asarray(generator)
+        if numbers.dtype.kind not in "biufO":  # text and complex numbers
+            raise TypeError("not numbers")
+        return numbers.astype(np.float64)
+    except Exception as error:  # what a foreign object raises when it is converted can be anything
+        raise TypeError(
+            f"a generator is a 3x3 matrix of real numbers, a dense tensor, an array or lists; got {quote(generator)}"
+            f"{_EXAMPLE}"
+        ) from error
+
+
+def _parameter(theta: Any, like: Tensor | None = None) -> Tensor:
+    """`theta` as a tensor of real numbers, of the dtype and on the device of `like` where it is given."""
+    dtype, device = (None, None) if like is None else (like.dtype, like.device)
+    if not isinstance(theta, Tensor):
+        try:
+            if not _is_number(theta) and np.iscomplexobj(theta):
+                raise TypeError("complex numbers")
+            return torch.as_tensor(theta, dtype=dtype, device=device)
+        except Exception as error:  # what a foreign object raises when it is converted can be anything
+            raise TypeError(f"theta is a number or a tensor of real numbers, got {quote(theta)}") from error
+    if theta.layout != torch.strided or theta.is_complex() or _is_narrow(theta):
+        kind = theta.dtype if theta.layout == torch.strided else f"layout {theta.layout}"
+        raise TypeError(f"theta is a number or a dense tensor of real numbers of at least 16 bits, got {kind}")
+    if like is not None and theta.is_meta and not like.is_meta:
+        raise TypeError("theta is on the meta device, where it has no values, and the points are not")
+    return theta if like is None else theta.to(dtype=dtype, device=device)
+
+
+def _check_points(points: Tensor) -> None:
+    if not isinstance(points, Tensor):
+        raise TypeError(f"points must be a torch.Tensor, got {type(points).__name__}; convert with torch.as_tensor")
+    if not points.is_floating_point() or _is_narrow(points) or points.layout != torch.strided:
+        kind = points.dtype if points.layout == torch.strided else f"layout {points.layout}"
+        raise TypeError(f"points are a dense floating-point tensor of at least 16 bits, got {kind}")
+    if points.ndim == 0 or points.shape[-1] != 2:
+        raise ValueError(f"points have shape (..., 2), as (x, y), got {tuple(points.shape)}")
+
+
+def _check_shapes(theta: Tensor, points: Tensor) -> None:
+    try:
+        torch.broadcast_shapes(theta.shape, points.shape[:-1])  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        raise ValueError(
+            f"theta of shape {tuple(theta.shape)} does not broadcast against the leading shape of points "
+            f"{tuple(points.shape)}; give one number per point, per set of points, or in all"
+        ) from None
+
+
+def _is_narrow(tensor: Tensor) -> bool:
+    """Whether `tensor` has a floating-point dtype that torch stores but does not compute with."""
+    return tensor.is_floating_point() and tensor.dtype.itemsize == 1
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def _radial_lens_flow(theta: Tensor, points: Tensor) -> Tensor:
-    squared_radius = points.square().sum(-1)
-    remaining = 1 - 2 * theta * squared_radius
-    return points * torch.rsqrt(remaining.clamp_min(torch.finfo(points.dtype).eps))[..., None]
+    remaining = 1 - 2 * theta * points.square().sum(-1)
+    stays = remaining > 0
+    scale = torch.rsqrt(torch.where(stays, remaining, 1.0))
+    return torch.where(stays[..., None], points * scale[..., None], far(points))
 
 
+_LARGEST = 1e18  # entry of a generator; its square is still finite in float32
+_EXAMPLE = ". A rotation is [[0, -1, 0], [1, 0, 0], [0, 0, 0]]"
 _GENERATORS: dict[str, Matrix3] = {
     "x_translation": ((0, 0, 1), (0, 0, 0), (0, 0, 0)),
     "y_translation": ((0, 0, 0), (0, 0, 1), (0, 0, 0)),
@@ -213,6 +302,6 @@ def lookup(table: dict[str, T], name: str, kind: str) -> T:
     """`table[name]`, with an error that lists the names and suggests the nearest one."""
     if isinstance(name, str) and name in table:
         return table[name]
-    nearest = difflib.get_close_matches(str(name)[:100], table, n=1)
+    nearest = difflib.get_close_matches(name[:100] if isinstance(name, str) else quote(name), table, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     raise ValueError(f"unknown {kind} {quote(name)}.{hint} The {kind}s are: {', '.join(table)}")

@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 from equivariant_transformers.geometry import projective
 
 _OUTSIDE = 4.0  # a coordinate that is well outside the image
+_FAR = 1e18  # a coordinate that grid_sample can still count in pixels; beyond, it may read anywhere
 _FRAME = 4  # pixels around an image that a cubic convolution may ask for
 _BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # that images can have
@@ -56,7 +57,8 @@ def resample(
     filled = isinstance(fill, Tensor) or fill != 0
     if filled and padding != "zeros":
         raise ValueError(f"a fill value needs padding='zeros': padding={padding!r} leaves nothing outside the image")
-    grid = torch.stack(torch.broadcast_tensors(torch.where(visible, x, _OUTSIDE), y), -1)  # type: ignore[no-untyped-call]
+    x, y = (place.nan_to_num(_OUTSIDE).clamp(-_FAR, _FAR) for place in (torch.where(visible, x, _OUTSIDE), y))
+    grid = torch.stack(torch.broadcast_tensors(x, y), -1)  # type: ignore[no-untyped-call]
     shape = grid.shape[1:-1]
     pictures, warps = images.shape[0], grid.shape[0]
     if pictures != warps and 1 not in (pictures, warps):
@@ -160,6 +162,8 @@ def _reflected(places: Tensor, size: int) -> Tensor:
 
 def smooth(images: Tensor, level: int, padding: str = "border") -> Tensor:
     """`images` `(B, C, H, W)` after one more step of smoothing: 1 makes them fit for halving, then 2 for quartering."""
+    if images.shape[1] == 0:  # which F.pad does not take
+        return images
     dtype, images = images.dtype, projective.at_least_float32(images)
     spacing = 2 ** (level - 1)
     for axis, sides in ((-2, (0, 0, 1, 1)), (-1, (1, 1, 0, 0))):

@@ -7,17 +7,20 @@ points of the *output* frame to points of the *input* frame, so that `warp.image
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
 from equivariant_transformers.geometry import kernels, projective
+from equivariant_transformers.geometry.flows import Flow, far, follow
 from equivariant_transformers.geometry.resampling import Sampling, check_images, pixel_centres, resample
+from equivariant_transformers.text import quote
 
-Flow = Callable[[Tensor, Tensor], Tensor]
+_MOST_PIXELS = 2**30
+_SMALL = 1e-18  # largest entry of a matrix below which, or above whose inverse, it is divided by this entry
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,13 +68,17 @@ class Warp:
             given = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
             raise ValueError(f"a projective warp takes matrices of shape (B, 3, 3) or (3, 3), got {given}")
         matrix = _geometry(matrix)
-        if projective.can_inspect(matrix):
+        if projective.can_inspect(matrix) and not matrix.is_meta:
             _check_invertible(matrix.detach())
-        return Warp((matrix,))
+        return Warp((_without_extremes(matrix),))
 
     @staticmethod
     def flow(flow: Flow, theta: Tensor | float) -> Warp:
         """The warp of a one-parameter flow `(theta, points) -> points` at theta `(B,)` or `()`."""
+        if not callable(flow):
+            raise TypeError(f"a flow is a function (theta, points) -> points, got {quote(flow)}")
+        if not isinstance(theta, (Tensor, int, float)):
+            raise TypeError(f"theta of a flow is a number or a tensor of shape (B,) or (), got {quote(theta)}")
         theta = torch.as_tensor(theta)
         if theta.ndim > 1:
             raise ValueError(f"theta of a flow has shape (B,) or (), got {tuple(theta.shape)}")
@@ -93,9 +100,10 @@ class Warp:
         """The same as `self @ other`, in a form that `torch.compile` can trace."""
         steps = list(self.steps)
         for step in other.steps:
+            for earlier in self.steps:
+                _check_batches(earlier, step)
             last = steps[-1] if steps else None
             if isinstance(step, Tensor) and isinstance(last, Tensor):
-                _check_batches(last, step)
                 steps[-1] = projective.product(last, step)
             else:
                 steps.append(step)
@@ -109,13 +117,19 @@ class Warp:
     def points(self, points: Tensor) -> Tensor:
         """Points `(B, ..., 2)` of the output frame, as points of the input frame.
 
-        Beyond the horizon (see `visible`) there is no such point, and the value is of no use.
+        Where there is no such point (see `visible`), the value is of no use.
         """
+        self._check_points(points, 2)
         x, y, _ = self._map(*points.unbind(-1))
         return torch.stack((x, y), -1)
 
     def visible(self, points: Tensor) -> Tensor:
-        """Which of `points` `(B, ..., 2)` lie in front of the horizon, as booleans `(B, ...)`."""
+        """Which of `points` `(B, ..., 2)` lie in front of the horizon, as booleans `(B, ...)`.
+
+        A point that a flow carries out of the plane, or further than a million half widths of the image, is not
+        visible.
+        """
+        self._check_points(points, 2)
         visible = self._map(*points.unbind(-1))[2]
         return visible.expand(torch.broadcast_shapes(visible.shape, points.shape[:-1]))  # type: ignore[no-untyped-call]
 
@@ -124,6 +138,7 @@ class Warp:
 
         The hull of a box that reaches the horizon is the whole plane: (-inf, -inf, inf, inf).
         """
+        self._check_points(boxes, 4)
         left, top, right, bottom = boxes[..., None].unbind(-2)
         # Straight edges stay straight under a matrix, so that corners are enough; a flow bends them.
         pieces = 16 if any(isinstance(step, FlowStep) for step in self.steps) else 1
@@ -149,8 +164,9 @@ class Warp:
         A batch of one image is broadcast to the warp's batch. See `Sampling` for the options. The identity returns
         `images` bit for bit.
         """
+        _check_dense(images, "images")
         check_images(images)
-        size = size or (images.shape[-2], images.shape[-1])
+        size = (images.shape[-2], images.shape[-1]) if size is None else _checked_size(size)
         x, y = pixel_centres(size, self._dtype(images), images.device)
         source_x, source_y, visible = self._map(x, y)
         result = resample(images, source_x, source_y, visible, **sampling)
@@ -171,7 +187,11 @@ class Warp:
 
         With the points of `Chart.grid` this is the warped image in the chart, its sheets on the third axis.
         """
+        _check_dense(images, "images")
         check_images(images)
+        _check_points(points, 2)
+        if points.ndim < 3:
+            raise ValueError(f"the points of a sample have shape (..., h, w, 2), got {tuple(points.shape)}")
         matrix = self._matrix_for_kernel(images, points) if sampling.keys() <= {"fill"} else None
         if matrix is not None:
             return _sample_in_one_kernel(images, matrix, points, sampling.get("fill", 0.0))
@@ -183,13 +203,14 @@ class Warp:
 
         Labels are kept exactly up to 2**53.
         """
+        _check_dense(masks, "masks")
         exact = torch.float64 if masks.dtype.itemsize >= 4 else torch.float32
         values = masks if masks.is_floating_point() else masks.to(exact)
         return self.image(values, size=size, mode="nearest").to(masks.dtype)
 
     def valid(self, size: tuple[int, int], device: torch.device | str | None = None) -> Tensor:
         """Which output pixels come from inside the input and from in front of the horizon: booleans `(B, 1, *size)`."""
-        x, y, visible = self._map(*pixel_centres(size, self._dtype(), device or self._device()))
+        x, y, visible = self._map(*pixel_centres(_checked_size(size), self._dtype(), device or self._device()))
         limit = 1 + 16 * torch.finfo(x.dtype).eps
         return (visible & (x.abs() <= limit) & (y.abs() <= limit))[:, None]
 
@@ -200,6 +221,7 @@ class Warp:
 
         Integer and boolean predictions are label maps: they go back by nearest neighbour.
         """
+        _check_dense(prediction, "predictions")
         back = self.inverse()
         if not prediction.is_floating_point():
             return back.mask(prediction, size=size)
@@ -227,14 +249,31 @@ class Warp:
             return step.device if isinstance(step, Tensor) else step.theta.device
         return torch.device("cpu")
 
+    def _check_points(self, points: Tensor, columns: int) -> None:
+        """Raise an error unless this warp maps `points` `(B, ..., columns)`."""
+        _check_points(points, columns)
+        sets = points.shape[0] if points.ndim > 1 else 1
+        for step in self.steps:
+            warps = _batch(step)
+            if sets != warps and 1 not in (sets, warps):
+                raise ValueError(f"points or boxes for {sets} images and {warps} warps: they must be as many, or one")
+
     def _map(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Points (x, y), with the batch first, mapped to the input frame; and which are in front of the horizon."""
         dimensions = max(x.ndim, y.ndim)
         visible = torch.ones((), dtype=torch.bool, device=x.device)
         for step in reversed(self.steps):
+            if (step.theta if isinstance(step, FlowStep) else step).is_meta and not x.is_meta:
+                raise TypeError(
+                    "this warp is on the meta device, where it has no values; make it on the images' device"
+                )
             if isinstance(step, FlowStep):
                 theta = step.theta.reshape(-1, *[1] * (dimensions - 1)) if step.theta.ndim else step.theta
-                x, y = step.flow(theta, torch.stack(torch.broadcast_tensors(x, y), -1)).unbind(-1)  # type: ignore[no-untyped-call]
+                points = torch.stack(torch.broadcast_tensors(x, y), -1)  # type: ignore[no-untyped-call]
+                moved = follow(step.flow, theta, points)
+                stays = (moved.abs() < far(moved)).all(-1)
+                visible = visible & stays
+                x, y = torch.where(stays[..., None], moved, points).unbind(-1)
             else:
                 matrix = step.reshape(-1, *[1] * (dimensions - 1), 3, 3) if step.ndim == 3 else step
                 x, y, w = projective.homogeneous(matrix, x, y)
@@ -260,16 +299,61 @@ def _sample_in_one_kernel(images: Tensor, matrix: Tensor, points: Tensor, fill: 
     return sampled.reshape(batch, channels, *points.shape[:-1])
 
 
+def _check_dense(tensor: Any, what: str) -> None:
+    """Raise a TypeError unless `tensor` is a dense tensor of real numbers."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{what} must be a torch.Tensor, got {type(tensor).__name__}; convert with torch.as_tensor")
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{what} must be dense, got a tensor of layout {tensor.layout}; convert with .to_dense()")
+    if tensor.is_complex():
+        raise TypeError(f"{what} must be real numbers, got {tensor.dtype}; use the real and the imaginary part")
+
+
+def _check_points(points: Any, columns: int) -> None:
+    what, names = ("boxes", "left, top, right, bottom") if columns == 4 else ("points", "x, y")
+    _check_dense(points, what)
+    if points.ndim == 0 or points.shape[-1] != columns:
+        raise ValueError(f"{what} have shape (B, ..., {columns}), as ({names}), got {tuple(points.shape)}")
+    if not points.is_floating_point():
+        raise TypeError(f"{what} must be floating point, got {points.dtype}; convert with .float()")
+
+
+def _checked_size(size: Any) -> tuple[int, int]:
+    """`size` as a tuple, where it is (height, width)."""
+    try:
+        height, width = (count.__index__() for count in size)
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        raise ValueError(f"a size is (height, width), two whole numbers, got {quote(size)}") from None
+    if height < 0 or width < 0 or height * width > _MOST_PIXELS:
+        raise ValueError(f"a size is (height, width), neither below 0, of at most 2**30 pixels, got {quote(size)}")
+    return height, width
+
+
 def _geometry(tensor: Tensor) -> Tensor:
-    if not tensor.is_floating_point():
+    _check_dense(tensor, "matrices and theta")
+    if not tensor.is_floating_point() or tensor.dtype.itemsize == 1:
         raise TypeError(f"a warp needs floating-point numbers, got {tensor.dtype}; convert with .float()")
     return projective.at_least_float32(tensor)
 
 
-def _check_batches(left: Tensor, right: Tensor) -> None:
-    many, more = (matrix.shape[0] if matrix.ndim == 3 else 1 for matrix in (left, right))
+def _batch(step: Tensor | FlowStep) -> int:
+    """Number of warps in `step`; 1 for a step that is the same for any batch."""
+    if isinstance(step, FlowStep):
+        return step.theta.shape[0] if step.theta.ndim else 1
+    return step.shape[0] if step.ndim == 3 else 1
+
+
+def _check_batches(left: Tensor | FlowStep, right: Tensor | FlowStep) -> None:
+    many, more = _batch(left), _batch(right)
     if many != more and 1 not in (many, more):
         raise ValueError(f"cannot compose {many} warps with {more}: they must be as many, or one of either")
+
+
+def _without_extremes(matrix: Tensor) -> Tensor:
+    """`matrix`, divided by its largest entry where products of its entries with coordinates could overflow."""
+    size = matrix.detach().abs().amax((-2, -1), keepdim=True)
+    extreme = (size > 1 / _SMALL) | (size < _SMALL)
+    return torch.where(extreme, matrix / size, matrix)
 
 
 def _check_invertible(matrix: Tensor) -> None:

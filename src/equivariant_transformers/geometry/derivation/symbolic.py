@@ -28,11 +28,13 @@ from equivariant_transformers.geometry.derivation.formulas import (
     unsupported,
 )
 from equivariant_transformers.geometry.derivation.projective_orbits import Solution, exact
+from equivariant_transformers.geometry.derivation.time_limit import within
 from equivariant_transformers.geometry.exponential import Matrix3
 from equivariant_transformers.geometry.groups import Group
 
 _ACCURATE = 1e-6
 _ALMOST_ALL = 0.99  # next to a singular set rounding takes over
+_SECONDS_TO_SIMPLIFY, _SECONDS_TO_SOLVE = 5, 15
 
 
 class Rescaling(NamedTuple):
@@ -66,8 +68,9 @@ def vector_field(transformation: tuple[Expr, Expr]) -> tuple[Expr, Expr]:
     >>> vector_field((X + THETA * Y, Y / (1 + THETA * Y)))
     (y, -y**2)
     """
-    f, g = (sp.simplify(sp.diff(part, THETA).subs(THETA, 0)) for part in transformation)
-    return f, g
+    f, g = (sp.diff(part, THETA).subs(THETA, 0) for part in transformation)
+    simplified = within(_SECONDS_TO_SIMPLIFY, (sp.simplify(part) for part in (f, g)))
+    return tuple(simplified) if len(simplified) == 2 else (f, g)
 
 
 def field_of(generator: Matrix3) -> tuple[Expr, Expr]:
@@ -77,11 +80,16 @@ def field_of(generator: Matrix3) -> tuple[Expr, Expr]:
 
 
 def generator_of(field: tuple[Expr, Expr]) -> Matrix3 | None:
-    """The 3x3 generator of a vector field, None where it has none.
+    """The 3x3 generator of a vector field, None where it has none or is too large to tell.
 
     >>> generator_of((-X**2, -X * Y))
     ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0), (1.0, 0.0, 0.0))
     """
+    found = within(_SECONDS_TO_SIMPLIFY, (_generator_of(one) for one in (field,)))
+    return found[0] if found else None
+
+
+def _generator_of(field: tuple[Expr, Expr]) -> Matrix3 | None:
     if not all(part.is_polynomial(X, Y) for part in field):
         return None
     f, g = (sp.Poly(part, X, Y) for part in field)
@@ -96,12 +104,13 @@ def generator_of(field: tuple[Expr, Expr]) -> Matrix3 | None:
 def derive(field: tuple[Expr, Expr], group: Group, name: str) -> Chart | None:
     """The chart of a vector field in closed form, None where no formula is found or none survives its check.
 
+    SymPy searches for some seconds.
     Of several, the one with the fewest sheets is taken, and of those the one that distorts the image least.
     """
     if group.generator is not None:
         return _chart(field, projective_orbits.solve(group.generator), group, name)
-    charts = [_chart(field, solution, group, name) for solution in quadrature.solutions(*field)]
-    found = [chart for chart in charts if chart is not None]
+    charts = (_chart(field, solution, group, name) for solution in quadrature.solutions(*field))
+    found = [chart for chart in within(_SECONDS_TO_SOLVE, charts) if chart is not None]
     return min(found, key=lambda chart: (chart.sheets, _distortion(chart.formulas.invariant)), default=None)
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from equivariant_transformers.geometry.groups import Flow, Group, VectorField
+from equivariant_transformers.geometry.flows import Flow
+from equivariant_transformers.geometry.groups import Group, VectorField
 
 STEP = 0.05
 """The distance between the nodes of a curve or an orbit."""

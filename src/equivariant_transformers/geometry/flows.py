@@ -1,0 +1,64 @@
+"""Flows: maps of points that a parameter moves, where no matrix gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Flow = Callable[[Tensor, Tensor], Tensor]
+
+
+def far(points: Tensor) -> float:
+    """Return the coordinate of points that a flow carries out of the plane, in the dtype of `points`.
+
+    It is a million half widths of the image. No point of a flow at this distance is visible.
+    """
+    return min(1e6, torch.finfo(points.dtype).max)
+
+
+def follow(flow: Flow, theta: Tensor, points: Tensor) -> Tensor:
+    """Return `flow(theta, points)` for `points` `(..., 2)`; theta broadcasts against the points' leading shape.
+
+    A point whose value overflows or does not exist is at `far` in both coordinates. Its gradient is zero, as is every
+    gradient that overflows, so that one such point spoils neither an image nor the gradient of theta.
+
+    >>> blow_up = lambda theta, points: points / (1 - theta[..., None] * points)
+    >>> follow(blow_up, torch.tensor(1.0), torch.tensor([[0.5, 0.5], [1.0, 0.5]]))
+    tensor([[1.0000e+00, 1.0000e+00],
+            [1.0000e+06, 1.0000e+06]])
+    """
+    if theta.requires_grad or points.requires_grad:  # an element per point: gradients of one point stay apart
+        shape = torch.broadcast_shapes(theta.shape, points.shape[:-1])  # type: ignore[no-untyped-call]
+        theta, points = _finite_gradient(theta.expand(shape)), _finite_gradient(points.expand(*shape, 2))
+    moved = flow(theta, points)
+    return torch.where(moved.isfinite().all(-1, keepdim=True), moved, far(moved))
+
+
+def _finite_gradient(tensor: Tensor) -> Tensor:
+    guarded: Tensor = _FiniteGradient.apply(tensor)  # type: ignore[no-untyped-call]
+    return guarded
+
+
+class _FiniteGradient(torch.autograd.Function):
+    """The identity, with zeros for gradients that are infinite or NaN."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(tensor: Tensor) -> Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # noqa: ARG004
+        return gradient.nan_to_num(0.0, 0.0, 0.0)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:  # noqa: ARG004
+        return tangent.view_as(tangent)
