@@ -195,7 +195,7 @@ def test_what_lies_outside():
     torch.testing.assert_close(away.image(images, fill=colours), colours.expand(1, 2, 4, 4))
     grid = et.chart("x_scale").grid()
     torch.testing.assert_close(away.sample(images, grid, fill=colours)[0, :, 0, 0, 0], torch.tensor([0.1, 0.9]))
-    with pytest.raises(ValueError, match="background needs padding='zeros'"):
+    with pytest.raises(ValueError, match="fill value needs padding='zeros'"):
         away.image(images, fill=1.0, padding="border")
 
 
