@@ -95,7 +95,7 @@ def test_every_network_can_be_augmented(options):
         (lambda: Augmentation({"rotation": math.inf}), ValueError, "positive finite number"),
         (lambda: Augmentation({"rotation": math.nan}), ValueError, "must be a number, got nan"),
         (lambda: Augmentation({"rotation": None}), TypeError, "max_theta of 'rotation' must be a number, got None"),
-        (lambda: Augmentation(["rotation"]), TypeError, "max_theta maps groups to numbers"),
+        (lambda: Augmentation(["rotation"]), TypeError, "max_theta must map groups to numbers"),
         (lambda: Augmentation({"rotatoin": 1.0}), ValueError, "Did you mean 'rotation'"),
         (lambda: parse_max_theta(("rotation",)), ValueError, "rotation=3.14"),
         (lambda: parse_max_theta(("rotation=far",)), ValueError, "rotation=3.14"),
@@ -150,7 +150,7 @@ def test_tta_of_a_network_that_is_not_a_classifier_is_refused(output):
             return output(images)
 
     model = TTA(et.Canonicalized(Backbone(), et.Canonicalizer(["x_shear"])), MAX_THETA, 2)
-    with pytest.raises(TypeError, match=r"needs a classifier with logits \(B, classes\), got"):
+    with pytest.raises(TypeError, match=r"needs a classifier that returns logits \(B, classes\), got"):
         model(glyphs(32))
 
 

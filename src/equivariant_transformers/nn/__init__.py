@@ -1,4 +1,4 @@
-"""Modules with weights: pose predictors, layers, stacks of them around any network, and augmentation."""
+"""Modules: pose predictors, layers, stacks of layers in front of any network, and augmentation."""
 
 from equivariant_transformers.nn.augment import TTA, Augmentation, Augmented
 from equivariant_transformers.nn.canonicalization import Canonicalization, Step

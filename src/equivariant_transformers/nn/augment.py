@@ -1,6 +1,6 @@
-"""Random transformations of images in training, and fixed ones that are averaged over in evaluation.
+"""Augmentation with random transformations in training, and test-time augmentation with fixed transformations.
 
-Both pass a starting warp to a network that takes one, as `Canonicalized` does: the image is still sampled once.
+Both pass a starting warp to a network that accepts one, such as `Canonicalized`. The image is still sampled once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from equivariant_transformers.limits import MOST_TTA
 from equivariant_transformers.text import quote
 
 MaxTheta: TypeAlias = Mapping[str, float] | Mapping[Group, float] | Mapping[str | Group, float]
-"""Largest parameter of each group, or of the group of each name."""
+"""Largest parameter of each group. The keys are groups or names of groups."""
 
 
 class Augmentation:
@@ -38,7 +38,7 @@ class Augmentation:
 
     def __init__(self, max_theta: MaxTheta) -> None:
         if not isinstance(max_theta, Mapping):
-            raise TypeError(f"max_theta maps groups to numbers, as in {{'rotation': 3.14}}; got {quote(max_theta)}")
+            raise TypeError(f"max_theta must map groups to numbers, as in {{'rotation': 3.14}}; got {quote(max_theta)}")
         self.max_theta = {
             find_group(group): real_number(f"max_theta of {group!r}", limit) for group, limit in max_theta.items()
         }
@@ -47,7 +47,7 @@ class Augmentation:
                 raise ValueError(f"max_theta of {group.name!r} must be a positive finite number, got {limit}")
 
     def random(self, images: Tensor) -> Warp:
-        """Return a random warp for each of `images` `(B, ...)`."""
+        """Return one random warp per image of `images` `(B, ...)`."""
         warp = Warp.identity()
         for group, limit in self.max_theta.items():
             theta = limit * (2 * torch.rand(images.shape[0], device=images.device) - 1)
@@ -57,8 +57,8 @@ class Augmentation:
     def spread(self, images: Tensor, count: int) -> Warp:
         """Return `count` warps for `images` `(B, ...)`, as one warp for `count * B` images.
 
-        The first B are the identity, and each further B are the same warp for all images. They use half of
-        `max_theta` and lie as far apart as possible.
+        Each block of B entries is the same warp for all images. The first block is the identity. The parameters of the
+        others are spread evenly over half of `max_theta`.
         """
         warp = Warp.identity()
         for (group, limit), places in zip(self.max_theta.items(), _spread(len(self.max_theta), count), strict=True):
@@ -68,14 +68,13 @@ class Augmentation:
 
 
 class Augmented(nn.Module):
-    """Show a network randomly transformed images in training, and images as they are in evaluation.
+    """Network with randomly transformed input in training. The input is unchanged in evaluation.
 
-    The network's own weights are in `network`: save `augmented.network.state_dict()`, which does not depend on
-    augmentation.
+    Save `augmented.network.state_dict()`, which holds the weights and does not depend on the augmentation.
 
     Args:
-        network: takes images `(B, C, H, W)` and a starting `Warp`, as `Canonicalized` and `Canonicalizer` do.
-        augmentation: the transformations, or `max_theta` of each group.
+        network: module that takes images `(B, C, H, W)` and a starting `Warp`, such as `Canonicalizer`.
+        augmentation: an `Augmentation`, or the `max_theta` of each group.
 
     >>> import equivariant_transformers as et
     >>> model = Augmented(et.Canonicalizer(["x_shear"]), {"rotation": 0.3})
@@ -95,13 +94,13 @@ class Augmented(nn.Module):
 
 
 class TTA(nn.Module):
-    """Average the probabilities of a classifier over fixed transformations of each image (test-time augmentation).
+    """Test-time augmentation: average the probabilities of a classifier over fixed transformations of each image.
 
-    The first transformation is the identity; the others use half of the augmentation's `max_theta`.
+    The first transformation is the identity. The others use half of the `max_theta` of the augmentation.
 
     Args:
-        network: a classifier that takes images `(B, C, H, W)` and a starting `Warp`, as `Canonicalized` does.
-        augmentation: the transformations, or `max_theta` of each group.
+        network: classifier that takes images `(B, C, H, W)` and a starting `Warp`, such as `Canonicalized`.
+        augmentation: an `Augmentation`, or the `max_theta` of each group.
         count: number of transformations per image.
 
     >>> import equivariant_transformers as et
@@ -119,26 +118,26 @@ class TTA(nn.Module):
         check_tta(count, self.augmentation)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logarithms `(B, classes)` of the mean probabilities of images `(B, C, H, W)`."""
+        """Return the logarithms `(B, classes)` of the mean probabilities for images `(B, C, H, W)`."""
         check_images(images)
         starts = self.augmentation.spread(images, self.count)
         logits = self.network(images.repeat(self.count, 1, 1, 1), starts)
         if not isinstance(logits, Tensor) or logits.ndim != 2:
             found = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-            raise TypeError(f"test-time augmentation needs a classifier with logits (B, classes), got {found}")
+            raise TypeError(f"test-time augmentation needs a classifier that returns logits (B, classes), got {found}")
         shares = logits.log_softmax(1)
         return shares.reshape(self.count, *images.shape[:1], *shares.shape[1:]).logsumexp(0) - math.log(self.count)
 
 
 def check_tta(count: int, augmentation: Augmentation) -> None:
-    """Raise an error if a network with this `augmentation` cannot average over `count` transformations."""
+    """Raise an error unless `count` transformations are possible with this `augmentation`."""
     whole_number("tta", count, most=MOST_TTA)
     if count > 1 and not augmentation.max_theta:
         raise ValueError(f"tta > 1 needs a network trained with augmentation; this one has none, and tta is {count}")
 
 
 def parse_max_theta(items: Iterable[str]) -> dict[str, float]:
-    """Return `max_theta` from items like `rotation=3.14`.
+    """Parse items such as `rotation=3.14` into `max_theta`.
 
     >>> parse_max_theta(("rotation=3.14", "dilation=0.2"))
     {'rotation': 3.14, 'dilation': 0.2}
@@ -151,7 +150,7 @@ def parse_max_theta(items: Iterable[str]) -> dict[str, float]:
             max_theta[name] = float(limit)
         except ValueError:
             raise ValueError(
-                f"augment takes a group and its max_theta, as in rotation=3.14; got {quote(item)}"
+                f"augment must be a group and its max_theta, as in rotation=3.14; got {quote(item)}"
             ) from None
     return max_theta
 
@@ -161,9 +160,10 @@ def _augmentation(augmentation: Augmentation | MaxTheta) -> Augmentation:
 
 
 def _spread(dimensions: int, count: int) -> list[list[float]]:
-    """Return for each dimension `count` places in [-1/2, 1/2) of points that fill the cube evenly, from its middle.
+    """Return, for each dimension, the coordinates in [-1/2, 1/2) of `count` points that fill the cube evenly.
 
-    Each step adds, modulo 1, the powers of 1/x for the x with x ** (dimensions + 1) = x + 1.
+    The first point is the centre. Each further point adds the powers of 1/x, modulo 1, where x solves
+    x ** (dimensions + 1) = x + 1.
     """
     x = 2.0
     for _ in range(60):

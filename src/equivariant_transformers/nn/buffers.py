@@ -1,4 +1,4 @@
-"""Buffers that follow from what a module was made for, and keep their precision."""
+"""Buffers that are recomputed from the arguments of a module instead of being cast or loaded."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing_extensions import Self
 
 
 class Exact(nn.Module):
-    """A module that makes some buffers anew whenever it is moved or changes its dtype, in float32 at least.
+    """Module that recomputes some buffers whenever its device or dtype changes, in float32 or wider.
 
-    So they are as they should be after `half().float()`, and after `to_empty` of a module from the meta device.
+    These buffers are exact after `half().float()`, and after `to_empty` on a module from the meta device.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Exact(nn.Module):
         self._makers: dict[str, Callable[..., Tensor]] = {}
 
     def keep_exact(self, name: str, make: Callable[..., Tensor]) -> None:
-        """Have a buffer called `name`, which no state dict holds: what `make(dtype=, device=)` returns."""
+        """Register the result of `make(dtype=, device=)` as a non-persistent buffer `name`."""
         self._makers[name] = make
         self.register_buffer(name, _made_like(torch.empty(0), make), persistent=False)
 

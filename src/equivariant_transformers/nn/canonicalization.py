@@ -1,4 +1,4 @@
-"""Results of a layer or a stack: one step per layer, from which everything else is derived."""
+"""Results of a layer or a stack, derived from one step per layer."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Step:
 
     layer: Layer
     pose: Tensor
-    """`(B, k)`, one column per group of the layer."""
+    """Pose `(B, k)`, one column per group of the layer."""
     confidence: Tensor
-    """`(B, k)`, from 0 to 1."""
+    """Confidence `(B, k)`, from 0 to 1."""
     heatmaps: tuple[Tensor, ...]
-    """`(B, samples)` for each of the k parameters, along the pose axis of the chart; none in a `SpatialTransformer`."""
+    """Heat map `(B, samples)` of each parameter along its pose axis; empty for a `SpatialTransformer`."""
     warp: Warp
-    """Map from the frame after this layer to the input's frame."""
+    """Map from the frame after this layer to the frame of the input."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,15 +39,18 @@ class Canonicalization:
     images: Tensor
     """Input images `(B, C, H, W)`."""
     steps: tuple[Step, ...]
-    """One entry per layer, and per iteration, in the order in which they ran."""
+    """Steps in the order of execution, one per layer and iteration."""
     fill: float | Tensor
-    """Value outside the input, a number or `(B, C, 1, 1)`."""
+    """Fill value outside the input, a number or `(B, C, 1, 1)`."""
     start: Warp = dataclasses.field(default_factory=Warp)
-    """Warp through which the first layer saw the input: augmentation in training, otherwise the identity."""
+    """Warp applied to the input before the first layer: the augmentation in training, otherwise the identity."""
 
     @property
     def warp(self) -> Warp:
-        """Map from the canonical frame to the input's: `warp.points` and `warp.restore` take predictions back."""
+        """Map from the canonical frame to the frame of the input.
+
+        `warp.points` and `warp.restore` map predictions back to the input.
+        """
         return self.steps[-1].warp if self.steps else self.start
 
     @property
@@ -62,7 +65,7 @@ class Canonicalization:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Group of each of the `k` parameters."""
+        """Names of the groups of the `k` parameters."""
         return tuple(group.name for step in self.steps for group in step.layer.chart.groups)
 
     @property
@@ -77,7 +80,7 @@ class Canonicalization:
 
     @property
     def valid(self) -> Tensor:
-        """Mask `(B, 1, H, W)` of the canonical pixels that come from inside the input."""
+        """Mask `(B, 1, H, W)` of the canonical pixels that are sampled inside the input."""
         size = (self.images.shape[-2], self.images.shape[-1])
         return self.warp.valid(size, self.images.device).expand(self.images.shape[0], -1, -1, -1)
 
@@ -86,7 +89,7 @@ class Canonicalization:
         return sample_on(self.images, self.warp, grid, self.fill)
 
     def after(self, steps: int) -> Canonicalization:
-        """Return the result of the first `steps` steps alone.
+        """Return the result of the first `steps` steps.
 
         >>> import equivariant_transformers as et
         >>> out = et.Canonicalizer(["x_shear", "rotation"])(torch.rand(2, 1, 32, 32))
@@ -100,13 +103,13 @@ class Canonicalization:
 
 
 def sample_on(images: Tensor, warp: Warp, grid: Tensor, fill: float | Tensor) -> Tensor:
-    """Return `images` through `warp` at `grid` `(..., h, w, 2)`, smoothed first where they are finer than the grid."""
+    """Sample `images` through `warp` at `grid` `(..., h, w, 2)`. Images finer than the grid are smoothed first."""
     if images.device != grid.device:
-        raise ValueError(f"the images are on {images.device} and the layer is on {grid.device}: move one with .to()")
+        raise ValueError(f"the images are on {images.device} and the layer is on {grid.device}: move either with .to()")
     return warp.sample(smooth_for(images, grid), grid, fill=fill)
 
 
-# torch.export needs these to return or pass a canonicalization.
+# torch.export needs these registrations to pass or return a canonicalization.
 _pytree.register_pytree_node(
     FlowStep,
     lambda step: ([step.theta], step.flow),

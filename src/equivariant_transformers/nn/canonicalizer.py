@@ -1,7 +1,7 @@
-"""Stacks of layers, and any network behind such a stack.
+"""Stacks of layers, and networks behind a stack.
 
-A stack carries one lazy warp: each layer samples the input once through the warp so far, straight onto its chart, and
-appends its own inverse transformation. The input is sampled once more for the result.
+A stack composes one lazy warp. Each layer samples the input once through the warp so far, directly onto its chart, and
+composes its inverse transformation with the warp. The input is sampled once more for the result.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Canonicalizer(nn.Module):
     """Stack of layers that resamples the image once. An empty stack is the identity.
 
     Args:
-        layers: names or charts, or layers of either kind.
+        layers: names, charts or layers.
         in_channels: channels of the images.
         predictor: predictor of the layers that are given by name or chart, see `make_layer`.
-        channels: features of their predictors.
-        fill: value of the images outside their frame; None takes the mean of each image's border.
-        iterations: number of times the stack is run, with the same weights, on its own result.
-        min_confidence: shrink a pose in proportion to its confidence below this value; None leaves poses as they are.
-        pose_noise: standard deviation of the noise that training adds to the poses, as a share of the range of each
-            chart. Well aligned images are few images; the network behind learns more from them with some noise.
+        channels: number of features of these predictors.
+        fill: fill value outside the images; None uses the mean of each image's border.
+        iterations: number of times the stack is applied to its own result, with shared weights.
+        min_confidence: confidence below which a pose is scaled down in proportion; None leaves poses unchanged.
+        pose_noise: standard deviation of the noise added to the poses in training, as a fraction of the range of each
+            chart. It augments the aligned images, which vary little, for the network behind the stack.
 
     >>> canonicalizer = Canonicalizer(["x_shear", "hyperbolic_rotation"], in_channels=1)
     >>> canonicalizer(torch.rand(2, 1, 32, 32)).names
@@ -65,14 +65,14 @@ class Canonicalizer(nn.Module):
     ) -> None:
         super().__init__()
         if isinstance(layers, str) or not isinstance(layers, Iterable):
-            raise ValueError(f"a canonicalizer takes a list of layers, got {quote(layers)}; write [{quote(layers)}]")
+            raise ValueError(f"layers must be a list, got {quote(layers)}; write [{quote(layers)}]")
         iterations = whole_number("iterations", iterations, most=MOST_ITERATIONS)
         min_confidence = None if min_confidence is None else real_number("min_confidence", min_confidence)
         if min_confidence is not None and not 0 < min_confidence <= 1:
             raise ValueError(f"min_confidence must be in (0, 1], or None; got {min_confidence}")
         pose_noise = real_number("pose_noise", pose_noise)
         if not 0 <= pose_noise < 1:
-            raise ValueError(f"pose_noise is a share of the range of a chart, in [0, 1), got {pose_noise}")
+            raise ValueError(f"pose_noise must be a fraction of the range of a chart, in [0, 1); got {pose_noise}")
         check_channels(in_channels=in_channels)
         fill = check_fill(fill)
         made = [
@@ -95,7 +95,7 @@ class Canonicalizer(nn.Module):
         self.pose_noise = pose_noise
 
     def forward(self, images: Tensor, start: Warp | None = None) -> Canonicalization:
-        """`(B, C, H, W)`, seen through `start`, to the canonical images and everything about them."""
+        """Return the canonicalization of images `(B, C, H, W)` that are warped by `start`."""
         check_input(images, self.in_channels)
         return run_layers(
             [*self.layers] * self.iterations,
@@ -108,12 +108,12 @@ class Canonicalizer(nn.Module):
 
 
 class Canonicalized(nn.Module):
-    """Network behind a canonicalizer: only its input changes.
+    """Network whose input is replaced by the canonical image.
 
     Args:
-        backbone: takes images `(B, C, h, w)`.
+        backbone: module that takes images `(B, C, h, w)`.
         canonicalizer: a `Canonicalizer`, or one layer.
-        chart: coordinates in which the backbone sees the canonical image, the image's own by default.
+        chart: coordinates in which the canonical image is sampled for the backbone; pixel coordinates by default.
 
     >>> backbone = nn.Sequential(nn.Conv2d(1, 10, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten())
     >>> model = Canonicalized(backbone, Canonicalizer(["x_shear"], in_channels=1), chart="log_polar")
@@ -127,7 +127,7 @@ class Canonicalized(nn.Module):
         super().__init__()
         for name, module in (("backbone", backbone), ("canonicalizer", canonicalizer)):
             if not isinstance(module, nn.Module):
-                raise TypeError(f"the {name} is a module, got {quote(module)}")
+                raise TypeError(f"{name} must be a module, got {quote(module)}")
         if isinstance(canonicalizer, (EquivariantTransformer, SpatialTransformer)):
             canonicalizer = Canonicalizer([canonicalizer], canonicalizer.in_channels)
         self.backbone = backbone
@@ -135,13 +135,13 @@ class Canonicalized(nn.Module):
         self.chart = None if chart is None else ChartGrid(find_chart(chart))
 
     def forward(self, images: Tensor, start: Warp | None = None) -> Tensor:
-        """Return the backbone's output for the canonical images of `images` `(B, C, H, W)` seen through `start`."""
+        """Return the output of the backbone for the canonical images of `images` `(B, C, H, W)` warped by `start`."""
         return self.read(self.canonicalizer(images, start))
 
     def read(self, out: Canonicalization) -> Tensor:
-        """Return the backbone's output for the result of the canonicalizer."""
+        """Return the output of the backbone for the result of the canonicalizer."""
         if not isinstance(out, Canonicalization):
-            raise TypeError(f"a canonicalizer returns a Canonicalization, got a {type(out).__name__}")
+            raise TypeError(f"the canonicalizer must return a Canonicalization, got a {type(out).__name__}")
         seen = out.image if self.chart is None else out.on(self.chart.grid).flatten(1, 2)  # sheets as channels
         result: Tensor = self.backbone(seen)
         return result

@@ -1,4 +1,4 @@
-"""Convolution over a chart's picture: padding that knows periodic axes, and layers that map nothing to nothing."""
+"""Parts of convolutional networks on charts: padding for periodic axes, and layers that map 0 to 0."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def pad(
     periodic: tuple[bool, bool],
     ends: Literal["replicate", "constant"] = "replicate",
 ) -> Tensor:
-    """`images` `(B, C, H, W)` with `extent` (along W, along H) more samples on each side.
+    """Pad `images` `(B, C, H, W)` with `extent` (along W, along H) samples on each side.
 
-    A periodic axis wraps around, any other repeats its end or, with `constant` ends, gets zeros. `periodic` is
-    (along W, along H), the order of a chart.
+    A periodic axis wraps around. Any other axis repeats its end or, with `constant` ends, is padded with zeros.
+    `periodic` is (along W, along H), as in a chart.
     """
     for amount, wraps, axis in zip(extent, periodic, (-1, -2), strict=True):
         if amount and not wraps and ends == "constant":
@@ -33,28 +33,28 @@ def pad(
             shape = [*images.shape]
             shape[axis] = amount
             around = [images.narrow(axis, *part).expand(shape) for part in (before, after)]
-            images = torch.cat((around[0], images, around[1]), axis)  # unlike F.pad, it compiles both ways
+            images = torch.cat((around[0], images, around[1]), axis)  # unlike F.pad, its backward compiles too
     return images
 
 
 def wrap_around(images: Tensor, reach: int, wraps: tuple[bool, bool]) -> Tensor:
-    """`images` `(B, C, H, W)` with `reach` more samples on each side of the axes that wrap, (along W, along H)."""
+    """Pad `images` `(B, C, H, W)` with `reach` samples on each side of the axes that wrap, (along W, along H)."""
     return pad(images, (reach * wraps[0], reach * wraps[1]), wraps)
 
 
 class Evidence(nn.Conv1d):
-    """A convolution of three samples to one channel, as sums of products that a compiler can fuse with what is around.
+    """Convolution over three samples to one channel, written as sums of products that a compiler can fuse.
 
-    The result has at least float32.
+    The result is in float32 or wider.
     """
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, 1, 3, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, C, N + 2)` to `(B, 1, N)`."""
+        """Return the convolution `(B, 1, N)` of `x` `(B, C, N + 2)`."""
         samples = x.shape[2] - 2
-        kernel = self.weight[0].expand(x.shape[0], -1, -1)  # one for each image: its gradient is summed in two steps
+        kernel = self.weight[0].expand(x.shape[0], -1, -1)  # one per image: the gradient is summed in two steps
         parts = (at_least_float32(x).transpose(1, 2)[..., None] * kernel[:, None]).sum(2)  # (B, N + 2, 3)
         return (parts[:, :samples, 0] + parts[:, 1 : 1 + samples, 1] + parts[:, 2:, 2])[:, None]
 
@@ -62,8 +62,8 @@ class Evidence(nn.Conv1d):
 class ScaleNorm(nn.Module):
     r"""Divide each channel by its root mean square over the batch: $x \mapsto g\,x / \sqrt{E[x^2]}$.
 
-    Batch normalisation without its shift, so that 0 stays 0. In evaluation a running mean square is used. Its precision
-    is at least float32, also in a module of float16: the square of a value can overflow where the value does not.
+    This is batch normalisation without the shift, so that 0 maps to 0. Evaluation uses a running mean square. The mean
+    square is in float32 or wider even in a float16 module, where the square of a value can overflow.
     """
 
     mean_square: Tensor
@@ -83,14 +83,18 @@ class ScaleNorm(nn.Module):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, C, H, W)` to the same shape."""
+        """Return `x` `(B, C, H, W)` normalised."""
         mean_square = None
         if self.training and x.numel():
             mean_square = at_least_float32(x).square().sum((0, 2, 3)) / (x.numel() // x.shape[1])
         return x * self.scale(mean_square).to(x.dtype)[:, None, None]
 
     def scale(self, mean_square: Tensor | None) -> Tensor:
-        """What to multiply channels by, `(C,)`: by the `mean_square` of a batch, or by that of earlier batches."""
+        """Return the factor `(C,)` of each channel.
+
+        The factor follows from the `mean_square` of a batch, which updates the running mean square. For None, the
+        running mean square is used.
+        """
         if mean_square is None:
             mean_square = self.mean_square
         else:
@@ -99,7 +103,7 @@ class ScaleNorm(nn.Module):
 
 
 class CentredActivation(nn.Module):
-    r"""A leaky ReLU with a learned threshold that maps 0 to 0: $x \mapsto \sigma(x + b) - \sigma(b)$."""
+    r"""Leaky ReLU with a learned threshold that maps 0 to 0: $x \mapsto \sigma(x + b) - \sigma(b)$."""
 
     def __init__(self, channels: int, *, slope: float = 0.1) -> None:
         super().__init__()
@@ -107,7 +111,7 @@ class CentredActivation(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """`(B, C, H, W)` to the same shape."""
+        """Return the activation of `x` `(B, C, H, W)`."""
         bias = self.bias[:, None, None]
         return F.leaky_relu(x + bias, self.slope, inplace=True) + -F.leaky_relu(
             bias, self.slope

@@ -45,11 +45,11 @@ class ChartGrid(Exact):
 
 
 class ChartSampler(ChartGrid):
-    """Sample images in a chart's coordinates, with its sheets as channels: goes in front of any network.
+    """Sample images in the coordinates of a chart, with its sheets as channels, in front of any network.
 
     Args:
-        chart: coordinates, or their name.
-        fill: value of the images outside their frame; None takes the mean of each image's border.
+        chart: a chart or its name.
+        fill: fill value outside the images; None uses the mean of each image's border.
 
     >>> ChartSampler("x_perspective")(torch.rand(2, 3, 32, 32)).shape
     torch.Size([2, 6, 64, 64])
@@ -60,13 +60,13 @@ class ChartSampler(ChartGrid):
         self.fill = check_fill(fill)
 
     def forward(self, images: Tensor) -> Tensor:
-        """`(B, C, H, W)` to `(B, C * sheets, *chart.size)`."""
+        """Return samples `(B, C * sheets, *chart.size)` of images `(B, C, H, W)`."""
         check_images(images)
         return sample_on(images, Warp.identity(), self.grid, outside(images, self.fill)).flatten(1, 2)
 
 
 class _Transformer(ChartGrid):
-    """Common part of both kinds of layer, which differ in the chart they sample and in how they read the pose."""
+    """Base class of the layers, which differ in the sampled chart and in the predictor."""
 
     widths: Tensor
 
@@ -81,7 +81,7 @@ class _Transformer(ChartGrid):
     ) -> None:
         super().__init__(sampled)
         if not isinstance(predictor, nn.Module):
-            raise TypeError(f"a predictor is a module that returns a Prediction, got {quote(predictor)}")
+            raise TypeError(f"predictor must be a module that returns a Prediction, got {quote(predictor)}")
         check_channels(in_channels=in_channels)
         self.chart = chart
         self.predictor = predictor
@@ -91,35 +91,37 @@ class _Transformer(ChartGrid):
         self.keep_exact("widths", chart.pose_widths)
 
     def predict(self, images: Tensor, warp: Warp, fill: float | Tensor) -> Prediction:
-        """Return the pose of `images` `(B, C, H, W)` seen through `warp`."""
+        """Return the prediction for `images` `(B, C, H, W)` sampled through `warp`."""
         seen = sample_on(images, warp, self.grid, fill)
         weight = next(self.predictor.parameters(), seen)
         prediction = self.predictor(seen.to(weight.dtype))
         if not isinstance(prediction, Prediction):
-            raise TypeError(f"the predictor of a layer returns a Prediction, got a {type(prediction).__name__}")
+            raise TypeError(f"the predictor of a layer must return a Prediction, got a {type(prediction).__name__}")
         if self.pose_ranges is None:
             return prediction
         columns = zip(prediction.pose.unbind(-1), self.pose_ranges, strict=True)
         return prediction._replace(pose=torch.stack([column.clamp(*limits) for column, limits in columns], -1))
 
     def forward(self, images: Tensor) -> Canonicalization:
-        """`(B, C, H, W)` to the canonical images and everything about them."""
+        """Return the canonicalization of images `(B, C, H, W)`."""
         check_input(images, self.in_channels)
         return run_layers([self], images, Warp.identity(), outside(images, self.fill))
 
 
 class EquivariantTransformer(_Transformer):
-    """Remove the pose of one group, or of two that commute, in a way that follows every transformation of the input.
+    """Layer that removes the pose of one group, or of two commuting groups, equivariantly.
+
+    The predicted pose follows the transformations of the input.
 
     Args:
-        chart: canonical coordinates, or the name of a group or chart. With the paper's predictor, a name stands for
-            the paper's ranges of the chart.
+        chart: canonical coordinates, or the name of a group or chart. With the paper's predictor, a name selects the
+            chart with the paper's ranges.
         in_channels: channels of the images.
-        predictor: `consistent` for a pose that is self-consistent whatever the weights, `softmax` for the paper's
-            predictor, or a module made for the chart that returns a `Prediction`.
-        channels: features in the predictor.
-        pose_range: (low, high) limits of the pose, one pair per parameter; None leaves the pose free.
-        fill: value of the images outside their frame; None takes the mean of each image's border.
+        predictor: `consistent` for a pose that is self-consistent for any weights, `softmax` for the predictor of the
+            paper, or a module for the chart that returns a `Prediction`.
+        channels: number of features of the predictor.
+        pose_range: (low, high) limits of the pose, one pair per parameter; None does not limit the pose.
+        fill: fill value outside the images; None uses the mean of each image's border.
 
     >>> layer = EquivariantTransformer("x_shear", in_channels=1)
     >>> out = layer(torch.rand(2, 1, 32, 32))
@@ -142,17 +144,17 @@ class EquivariantTransformer(_Transformer):
         else:
             kind = lookup(PREDICTORS, predictor, "predictor")
             if kind is DirectPredictor:
-                raise ValueError("the direct predictor reads the image, not a chart: use SpatialTransformer")
+                raise ValueError("the direct predictor takes the image and not a chart: use SpatialTransformer")
             chart = _chart_of(chart, kind)
             predictor = kind(chart, in_channels, channels=channels)
         super().__init__(chart, chart, predictor, in_channels, pose_range, fill)
 
 
 class SpatialTransformer(_Transformer):
-    """Remove a pose that an ordinary network reads off the image, the paper's baseline. It begins as the identity.
+    """Layer that removes a pose regressed from the image, the paper's baseline. It is the identity at initialisation.
 
-    The arguments are those of `EquivariantTransformer`; the chart gives the group and the largest pose. By default the
-    predictor is a `DirectPredictor`, and a name stands for the paper's ranges of the chart.
+    The arguments are the same as for `EquivariantTransformer`. The chart defines the group and the largest pose. The
+    default predictor is a `DirectPredictor`. A name selects the chart with the paper's ranges.
 
     >>> layer = SpatialTransformer("rotation", in_channels=3)
     >>> images = torch.rand(2, 3, 32, 32)
@@ -189,10 +191,10 @@ def make_layer(
     size: tuple[int, int] = (64, 64),
     strides: tuple[int, int] = (2, 1),
 ) -> Layer:
-    """Return the layer of a group or chart with the predictor of that name.
+    """Return a layer for a group or chart, with the predictor of the given name.
 
-    The `consistent` predictor samples the library's chart. The paper's predictors, `softmax` and `direct`, sample as
-    many points as the image has pixels (`size`), over the paper's ranges; `strides` are those of their convolutions.
+    The `consistent` predictor uses the library's chart. The paper's predictors, `softmax` and `direct`, sample `size`
+    points, the size of the image, over the paper's ranges. `strides` are the strides of their two convolutions.
     """
     kind = lookup(PREDICTORS, predictor, "predictor")
     if kind is SoftmaxPredictor:
@@ -215,7 +217,7 @@ def run_layers(
     min_confidence: float | None = None,
     pose_noise: float = 0.0,
 ) -> Canonicalization:
-    """Remove one pose after the other from `images` `(B, C, H, W)` seen through `start`."""
+    """Apply `layers` in order to `images` `(B, C, H, W)` warped by `start`."""
     steps: list[Step] = []
     warp = start
     for layer in layers:
@@ -230,21 +232,21 @@ def run_layers(
 
 
 def check_input(images: Tensor, channels: int) -> None:
-    """Raise an error that says what is wrong with `images` for a network made for `channels`, if anything is."""
+    """Raise an error unless `images` are valid input for a network with `channels` input channels."""
     check_images(images)
     if images.shape[1] != channels:
-        raise ValueError(f"the layer was made for {channels} channels, got images of shape {tuple(images.shape)}")
+        raise ValueError(f"the layer takes images with {channels} channels, got images of shape {tuple(images.shape)}")
     if not can_inspect(images):
         return
     if images.is_meta:
-        raise ValueError("images on the meta device have no pixels to read a pose from: make them on another device")
+        raise ValueError("images on the meta device have no pixels: create them on another device")
     if not images.isfinite().all():
         where = (~images.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
-        raise ValueError(f"images {where[:8]} contain NaN or infinite pixels")
+        raise ValueError(f"images must be finite, but images {where[:8]} contain NaN or infinite pixels")
 
 
 def _chart_of(chart: str | Chart, kind: type[nn.Module], size: tuple[int, int] = (64, 64)) -> Chart:
-    """Return the chart of a name for a predictor of this `kind`: the paper's predictors use the paper's ranges."""
+    """Return the chart for a predictor of this `kind`. The paper's predictors use the paper's ranges for a name."""
     if isinstance(chart, str) and kind in (SoftmaxPredictor, DirectPredictor):
         return paper_chart(chart, size)
     return find_chart(chart)
@@ -260,7 +262,7 @@ def _pose_ranges(pose_range: Any, poses: int) -> tuple[PoseRange, ...] | None:
     pairs = pairs[None] if poses == 1 and pairs.ndim == 1 else pairs
     if pairs.shape != (poses, 2) or not (pairs[:, 0] < pairs[:, 1]).all():
         raise ValueError(
-            f"pose_range is a (low, high) pair with low < high for each of {poses} parameters, got {quote(pose_range)}"
+            f"pose_range must be (low, high) with low < high for each of {poses} parameters, got {quote(pose_range)}"
         )
     return tuple((low, high) for low, high in pairs.tolist())
 

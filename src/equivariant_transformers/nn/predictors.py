@@ -1,8 +1,9 @@
-r"""Networks that read the pose off a chart-sampled image.
+r"""Networks that predict the pose from an image sampled on a chart.
 
-Each takes `(B, C, sheets, H, W)`, an image sampled on a chart's grid, and returns a `Prediction`. Self-consistency is
-$f(T_\theta\phi) = f(\phi) + \theta$: content that moves by $-\theta$ along the pose axis of the chart has a pose that
-is larger by $\theta$, so a predictor returns *minus* where it found the content, relative to the chart's centre.
+A predictor takes images `(B, C, sheets, H, W)`, sampled on the grid of a chart, and returns a `Prediction`.
+Self-consistency is $f(T_\theta\phi) = f(\phi) + \theta$. Content that moves by $-\theta$ along the pose axis of the
+chart has a pose that is larger by $\theta$. A predictor therefore returns *minus* the position of the content, relative
+to the centre of the chart.
 """
 
 from __future__ import annotations
@@ -22,33 +23,37 @@ from equivariant_transformers.nn.conv import CentredActivation, Evidence, ScaleN
 from equivariant_transformers.nn.kernels import Features, operations, plain
 
 MOST_CHANNELS = 4096
-"""The limit on channels of images and on features of a predictor: two layers of 4096 have 1.2 GB of weights."""
+"""Largest number of image channels, and of features of a predictor. Two layers of 4096 have 1.2 GB of weights."""
 
 _FLOOR = 1e-4
-_SLOPE = 0.1  # of the paper's leaky ReLUs
-_PULL = 0.25  # at first, to pose 0 on a periodic axis, as a share of the weight of a heat map
+_SLOPE = 0.1  # negative slope of the paper's leaky ReLUs
+_PULL = 0.25  # initial weight at pose 0 on a periodic axis, relative to the sum of the heat map
 
 
 class Prediction(NamedTuple):
-    """What a predictor found in a batch of `B` images for the `k` parameters of its chart."""
+    """Prediction for a batch of `B` images and the `k` parameters of a chart."""
 
     pose: Tensor
-    """`(B, k)`."""
+    """Pose `(B, k)`."""
     confidence: Tensor
-    """`(B, k)`, from 0 (nothing to see, or spread over the whole range) to 1 (one sharp place)."""
+    """Confidence `(B, k)`, from 0 (heat map empty, or spread over the whole range) to 1 (one sharp peak)."""
     heatmaps: tuple[Tensor, ...]
-    """For each parameter, weights `(B, samples)` whose centre is the pose; they sum to 1, to 0 if nothing is seen."""
+    """Weights `(B, samples)` of each parameter, whose centre is the pose. They sum to 1, or to 0 for an empty image."""
 
 
 class ConsistentPredictor(Exact):
-    r"""Reads a pose that is self-consistent whatever the weights.
+    r"""Predictor whose pose is self-consistent for any weights.
 
-    Three things make it so. Every layer maps nothing to nothing: the first kernels sum to zero along the pose axis, so
-    that the features are built on the change of the image along the group's flow, and a constant background or a fixed
-    point of the group leaves no trace that could hold the centre of the heat map back. Rows of the chart (orbits of the
-    group) are averaged by how well they are seen (`Chart.row_weights`). The heat map is a power $|h|^p$ of the evidence
-    with a learned exponent $p > 1$: it vanishes with the evidence, is as selective as training makes it, and for small
-    $p$ counts an edge by its height, however wide it appears in the chart.
+    Self-consistency has three causes:
+
+    - Every layer maps 0 to 0, and the first kernels sum to zero along the pose axis. The features depend on the change
+      of the image along the flow of the group. A constant region or a fixed point of the group does not contribute, and
+      cannot hold back the centre of the heat map.
+    - Rows of the chart, which are orbits of the group, are averaged with weights for how much of each row lies in the
+      image (`Chart.row_weights`).
+    - The heat map is a power $|h|^p$ of the evidence with a learned exponent $p > 1$. It is 0 where the evidence is 0,
+      and its selectivity is learned. For small $p$, an edge has a weight that depends on its height and not on its
+      width in the chart.
     """
 
     blur: Tensor
@@ -67,23 +72,23 @@ class ConsistentPredictor(Exact):
         self.norm2 = ScaleNorm(channels)
         self.activation2 = CentredActivation(channels)
         self.maps = nn.ModuleList(Evidence(channels) for _ in range(self.poses))
-        self.log_excess = nn.Parameter(torch.full((self.poses,), math.log(0.25)))  # p = 1.25 at first
+        self.log_excess = nn.Parameter(torch.full((self.poses,), math.log(0.25)))  # initially p = 1.25
         self.bias = nn.Parameter(torch.zeros(self.poses))
         if min(chart.size) < 4:
-            raise ValueError(f"a chart needs at least 4 x 4 samples to read a pose from, got {chart.size}")
-        plain: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # whatever the defaults are
+            raise ValueError(f"a chart must have at least 4 x 4 samples for a predictor, got {chart.size}")
+        plain: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # independent of torch's defaults
         blur = torch.softmax(-torch.arange(-3.0, 4.0, **plain).square() / 2, 0)
         weights = chart.row_weights()[:: stride[0]] if self.poses == 1 else torch.ones(chart.size[0], **plain)
         if not weights.sum() > 0:
-            raise ValueError(f"the ranges {chart.ranges} of chart {chart.name!r} show nothing of the image")
+            raise ValueError(f"the ranges {chart.ranges} of chart {chart.name!r} must overlap the image")
         self.keep_exact("blur", blur.to)
         self.keep_exact("row_weights", (weights / weights.sum()).to)
 
     def forward(self, images: Tensor) -> Prediction:
-        """`(B, C, sheets, H, W)` to poses `(B, k)`."""
+        """Return the prediction for images `(B, C, sheets, H, W)`."""
         periodic = self.chart.periodic
         x = images.flatten(1, 2)  # sheets as channels
-        x = x - x[..., :1, :1]  # constants cancel in the first layer; here they cancel to the last bit
+        x = x - x[..., :1, :1]  # the first layer cancels constants; this cancels them to the last bit
         x = pad(x, (4, 1) if self.poses == 1 else (4, 4), periodic)
         for axis in (-1, -2)[: self.poses]:
             x = self._smooth(x, axis)
@@ -94,7 +99,7 @@ class ConsistentPredictor(Exact):
         return _read(maps, self.chart, self.bias)
 
     def _pooled(self, x: Tensor) -> list[Tensor]:
-        """The features `(B, channels, samples)` along each pose axis of what the first layer sees."""
+        """Return the features `(B, channels, samples)` along each pose axis for the input `x` of the first layer."""
         first, second = self._kernels()
         compute = operations(x, self.conv1, self.conv2) if self.poses == 1 else plain
         x = compute.scale_normalised(x, self.conv1, first, self.norm1, self.activation1).value()
@@ -111,11 +116,14 @@ class ConsistentPredictor(Exact):
         return self._derivative(self.conv1.weight), self._derivative(second) if self.chart.order == 2 else second
 
     def _derivative(self, kernels: Tensor) -> Tensor:
-        """`kernels` with zero mean along the pose axes."""
+        """Return `kernels` with zero mean along the pose axes."""
         return kernels - kernels.mean((-1,) if self.poses == 1 else (-2, -1), keepdim=True)
 
     def _smooth(self, x: Tensor, axis: int) -> Tensor:
-        """`x` less three samples at each end, after a Gaussian of one: what is finer cannot be followed on the grid."""
+        """Smooth `x` with a Gaussian of one sample, which removes three samples at each end.
+
+        Finer detail cannot be followed on the grid.
+        """
         samples = x.shape[axis] - len(self.blur) + 1
         wide = at_least_float32(x)
         shifted = [weight * wide.narrow(axis, k, samples) for k, weight in enumerate(self.blur.unbind())]
@@ -123,12 +131,11 @@ class ConsistentPredictor(Exact):
 
 
 class SoftmaxPredictor(Exact):
-    """The paper's predictor: features, maximum over the invariant axis, softmax, centroid.
+    """Predictor of the paper: features, maximum over the invariant axis, softmax, centroid.
 
-    Its softmax gives weight to empty background, which does not move with the image, so it is self-consistent only as
-    far as training makes it so. What this weight does on other axes it must do on periodic ones too: a heat map that
-    says nothing has pose 0. On a circle its centre could be anywhere, so that some weight, how much is learned, is put
-    at 0.
+    The softmax gives weight to empty regions, which do not move with the image. Self-consistency is therefore learned
+    and not exact. A flat heat map has pose 0 on an axis that is not periodic. On a periodic axis its centre is
+    undefined, so a learned weight is added at pose 0.
     """
 
     widths: Tensor
@@ -147,18 +154,18 @@ class SoftmaxPredictor(Exact):
         self.stride = strides[0] * strides[1]
 
     def forward(self, images: Tensor) -> Prediction:
-        """`(B, C, sheets, H, W)` to poses `(B, k)`."""
-        x = images.transpose(1, 2).flatten(0, 1)  # each sheet by itself
+        """Return the prediction for images `(B, C, sheets, H, W)`."""
+        x = images.transpose(1, 2).flatten(0, 1)  # sheets as images
         pooled = self.trunk(x).strongest(self.poses, self.chart.sheets)
         maps = [
             torch.softmax(conv(_pad_profile(profile, wraps))[:, 0], -1)
             for profile, conv, wraps in zip(pooled, self.maps, self.chart.periodic, strict=False)
-        ]  # of profiles (B, channels, samples)
+        ]  # (B, samples) each
         return _read(maps, self.chart, torch.tanh(self.bias) * self.widths / 2, self.stride, self.pull)
 
 
 class DirectPredictor(Exact):
-    """The Spatial Transformer's predictor: the paper's features, pooled and regressed; its first poses are zero."""
+    """Predictor of the Spatial Transformer: the paper's features, pooled and regressed. Initial poses are 0."""
 
     widths: Tensor
 
@@ -173,14 +180,17 @@ class DirectPredictor(Exact):
         self.keep_exact("widths", chart.pose_widths)
 
     def forward(self, images: Tensor) -> Prediction:
-        """`(B, C, 1, H, W)`, the image itself, to poses `(B, k)`."""
+        """Return the prediction for images `(B, C, 1, H, W)`."""
         x = F.adaptive_max_pool2d(self.trunk(images.flatten(2, 3)).images(), 3).flatten(1)
         pose = torch.tanh(at_least_float32(self.head(x))) * self.widths / 2
         return Prediction(pose, torch.ones_like(pose), ())
 
 
 class _Trunk(nn.Module):
-    """The paper's two convolutions: 3x3, batch normalisation, leaky ReLU; zeros around what is not periodic."""
+    """Two 3x3 convolutions of the paper, each with batch normalisation and leaky ReLU.
+
+    Axes that are not periodic are padded with zeros.
+    """
 
     def __init__(self, in_channels: int, channels: int, strides: tuple[int, int], periodic: tuple[bool, bool]) -> None:
         super().__init__()
@@ -193,7 +203,7 @@ class _Trunk(nn.Module):
         self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in strides)
 
     def forward(self, x: Tensor) -> Features:
-        """`(B, C, H, W)` to features of `(B, channels, h, w)`."""
+        """Return features of shape `(B, channels, h, w)` for `x` `(B, C, H, W)`."""
         compute = operations(x, *self.convs)
         (conv1, conv2), (norm1, norm2) = self.convs, self.norms
         x = compute.batch_normalised(x, conv1, norm1, slope=_SLOPE, wraps=self.periodic).value()  # type: ignore[arg-type]
@@ -205,27 +215,27 @@ PREDICTORS: dict[str, type[ConsistentPredictor] | type[SoftmaxPredictor] | type[
     "softmax": SoftmaxPredictor,
     "direct": DirectPredictor,
 }
-"""The pose predictors, by name."""
+"""Pose predictors by name."""
 
 
 def check_channels(**channels: int) -> None:
-    """Raise an error unless each of `channels`, by the name of its argument, is a sensible number of channels."""
+    """Raise an error unless each value is a valid number of channels. The keywords name the arguments."""
     for name, count in channels.items():
         whole_number(name, count, most=MOST_CHANNELS)
 
 
 def _padding(periodic: tuple[bool, bool]) -> tuple[int, int]:
-    """Of a convolution, (along H, along W): zeros around axes that are not `periodic`, (along W, along H)."""
+    """Return the zero padding (along H, along W) of a convolution, 0 for each `periodic` axis (along W, along H)."""
     return (0 if periodic[1] else 1, 0 if periodic[0] else 1)
 
 
 def _pad_profile(profile: Tensor, wraps: bool) -> Tensor:
-    """`(B, channels, samples)` with one more sample at each end."""
+    """Pad `(B, channels, samples)` with one sample at each end."""
     return pad(profile[:, :, None], (1, 0), (wraps, False), "constant")[:, :, 0]
 
 
 def _heatmap(evidence: Tensor, exponent: Tensor) -> Tensor:
-    r"""Weights $|h|^p$ of evidence h `(B, samples)`, scaled to sum to 1; all 0 where there is no evidence."""
+    r"""Return weights $|h|^p$ of evidence h `(B, samples)`, scaled to sum to 1, or all 0 without evidence."""
     power = evidence.square()
     relative = power / (power.mean(-1, keepdim=True) + 1e-12)
     weights = (relative + _FLOOR) ** (exponent / 2) - _FLOOR ** (exponent / 2)  # the floor keeps the gradient finite
@@ -233,7 +243,7 @@ def _heatmap(evidence: Tensor, exponent: Tensor) -> Tensor:
 
 
 def _read(maps: list[Tensor], chart: Chart, bias: Tensor, stride: int = 1, pull: Tensor | None = None) -> Prediction:
-    """The centre of each of `maps` `(B, samples)` along its pose axis of `chart`, as a prediction."""
+    """Return a prediction from `maps`, one `(B, samples)` per pose axis of `chart`. The poses are their centres."""
     found = [_centre(heatmap, chart, axis, stride, pull) for axis, heatmap in enumerate(maps)]
     pose, confidence = (torch.stack(column, -1) for column in zip(*found, strict=True))
     seen = torch.stack([heatmap.sum(-1) for heatmap in maps], -1)  # 0 for an empty image, whose pose is 0
@@ -246,9 +256,9 @@ def _read(maps: list[Tensor], chart: Chart, bias: Tensor, stride: int = 1, pull:
 
 
 def _centre(heatmap: Tensor, chart: Chart, axis: int, stride: int, pull: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The pose `(B,)` and confidence `(B,)` of a `heatmap` `(B, samples)` along a pose axis of `chart`.
+    """Return the pose `(B,)` and confidence `(B,)` of a `heatmap` `(B, samples)` along a pose axis of `chart`.
 
-    `pull` is the weight at pose 0 that is added on a periodic axis.
+    `pull` is a weight that is added at pose 0 on a periodic axis.
     """
     low, high = chart.ranges[axis]
     positions = chart.axes(dtype=heatmap.dtype, device=heatmap.device)[axis][::stride] - chart.centre[axis]

@@ -1,8 +1,8 @@
-"""Operations from which networks are put together, in two implementations that compute the same.
+"""Building blocks of networks, in two implementations that compute the same results.
 
 A network is written once, in terms of `Operations` and `Features`. The module `plain` implements them in torch, on
-`(B, C, H, W)` of any dtype. The module `fused` implements them in GPU kernels, on `(B, H, W, C)` in bfloat16: whatever
-reads features normalises and activates them on the way.
+`(B, C, H, W)` of any dtype. The module `fused` implements them in GPU kernels, on `(B, H, W, C)` in bfloat16. Its
+kernels normalise and activate features when they load them.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from equivariant_transformers.geometry import kernels
 from equivariant_transformers.nn.conv import CentredActivation, ScaleNorm
 from equivariant_transformers.nn.kernels import plain
 
-_MOST_CHANNELS = 3  # of images
-_WIDTHS = (16, 32, 64)  # features that fit the kernels
+_MOST_CHANNELS = 3  # channels of images
+_WIDTHS = (16, 32, 64)  # numbers of features that the kernels support
 
 
 class Features(Protocol):
-    """Result of a layer with `C` channels, in the layout of the operations that made it."""
+    """Output of a layer with `C` channels, in the layout of the implementation."""
 
     def value(self, window: int = 1) -> Tensor:
-        """Return the features as input of the next layer, averaged over windows of `window` places each way."""
+        """Return the features as input of the next layer, averaged over windows of `window` x `window` positions."""
 
     def images(self) -> Tensor:
         """Return the features as `(B, C, H, W)`."""
 
     def strongest(self, poses: int, sheets: int) -> list[Tensor]:
-        """Return the maxima over `sheets` and rows, `(B, C, W)`, and for two `poses` those over columns, `(B, C, H)`.
+        """Return the maxima `(B, C, W)` over sheets and rows and, for two `poses`, `(B, C, H)` over sheets and columns.
 
-        The features are those of `B * sheets` images.
+        The features have a batch size of `B * sheets`.
         """
 
     def average(self, row_weights: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ class Features(Protocol):
 class Operations(Protocol):
     """Layers with 3x3 convolutions.
 
-    The input `x` is either images `(B, C, H, W)` or a `Features.value`. `wraps` are the axes that are periodic, (along
+    The input `x` is either images `(B, C, H, W)` or a `Features.value`. `wraps` is True for each periodic axis, (along
     W, along H) as in a chart. A periodic axis keeps its length, and `conv` does not pad it.
     """
 
@@ -64,11 +64,11 @@ class Operations(Protocol):
         """Convolve with `weight` in place of the weight of `conv`, normalise by `norm`, and apply `activation`."""
 
     def maxima(self, x: Tensor, conv: nn.Conv2d, *, wraps: tuple[bool, bool]) -> Tensor:
-        """Return the maximum over the picture of each channel of a convolution with a bias, `(B, channels)`."""
+        """Return the maximum `(B, channels)` over all positions of a convolution with a bias."""
 
 
 def operations(images: Tensor, first: nn.Conv2d, *others: nn.Conv2d) -> Operations:
-    """Choose the operations for a network that convolves `images` `(B, C, H, W)` by `first`, then by `others`."""
+    """Return the operations for a network that convolves `images` `(B, C, H, W)` with `first`, then with `others`."""
     if not _fit_kernels(images, first, *others):
         return plain
     from equivariant_transformers.nn.kernels import fused
@@ -83,6 +83,6 @@ def _fit_kernels(images: Tensor, first: nn.Conv2d, *others: nn.Conv2d) -> bool:
     width = first.out_channels
     in_bfloat16 = torch.get_autocast_dtype(device) == torch.bfloat16
     narrow = images.dtype == torch.float32 and images.shape[1] <= _MOST_CHANNELS
-    countable = 0 < images.numel() * width < 2**31  # the kernels count in 32 bits
+    countable = 0 < images.numel() * width < 2**31  # the kernels use 32-bit indices
     unstrided = all(conv.stride == (1, 1) for conv in others)
     return in_bfloat16 and narrow and countable and width in _WIDTHS and unstrided

@@ -1,4 +1,4 @@
-"""Normalisation, activation and pooling of what a convolution left, `(B, H, W, C)` in bfloat16, each in one kernel."""
+"""Kernels that normalise, activate and pool the output `(B, H, W, C)` of a convolution, in bfloat16."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from equivariant_transformers.geometry.kernels import on_device
 from equivariant_transformers.nn.kernels.launch import BLOCK, LAUNCH, keep, programs
 
-_ROWS = 64  # that pooling reads at a time
+_ROWS = 64  # rows that pooling loads at a time
 
 
 @triton.jit
@@ -109,7 +109,7 @@ def _pool(
     chunk: tl.constexpr,
     block: tl.constexpr,
 ):
-    place = tl.program_id(1) * block + tl.arange(0, block)  # in a row of features
+    place = tl.program_id(1) * block + tl.arange(0, block)  # position in a row of features
     there = place < width * channels
     a = tl.load(scale + place % channels)[None, :]
     b = tl.load(shift + place % channels)[None, :]
@@ -187,7 +187,7 @@ def _pool_backward(
 
 @torch.library.custom_op("equivariant_transformers::activate", mutates_args=())
 def activate(x: Tensor, scale: Tensor, shift: Tensor, slope: float, centred: bool, window: int) -> Tensor:
-    """Features `(B, H, W, C)` normalised by `scale` and `shift` `(C,)` and activated, and averaged over windows."""
+    """Normalise features `(B, H, W, C)` by `scale` and `shift` `(C,)`, activate them, and average over windows."""
     batch, height, width, channels = x.shape
     result = x.new_empty(batch, height // window, width // window, channels)
     count = result.numel()
@@ -207,7 +207,7 @@ def _(x, scale, shift, slope, centred, window):
 def activate_backward(
     x: Tensor, scale: Tensor, shift: Tensor, slope: float, window: int, gradient: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of `activate`: features, and sums `(3, C, programs)` from which those of scale and shift follow."""
+    """Return the gradient of the features of `activate`, and sums `(3, C, programs)` for `_affine_gradients`."""
     _, height, width, channels = x.shape
     count = x.numel() // channels
     result = torch.empty_like(x)
@@ -236,7 +236,7 @@ def _differentiate_activation(ctx, gradient: Tensor):
 
 
 def _affine_gradients(sums: Tensor, shift: Tensor, slope: float, centred: bool) -> tuple[Tensor, Tensor]:
-    """The gradients of a scale and a `shift` `(C,)` from sums `(3, C, programs)`."""
+    """Return the gradients `(C,)` of the scale and the shift from partial sums `(3, C, programs)`."""
     products, inner, outer = (part.sum(1) for part in sums.unbind(0))
     return products, inner - torch.where(shift > 0, 1.0, slope) * outer if centred else inner
 
@@ -248,9 +248,9 @@ activate.register_autograd(_differentiate_activation, setup_context=_remember_ac
 def pool(
     x: Tensor, scale: Tensor, shift: Tensor, slope: float, centred: bool, row_weights: Tensor | None, sheets: int
 ) -> tuple[Tensor, Tensor]:
-    """Features `(B * sheets, H, W, C)`, normalised and activated, to `(B, W, C)`: the maximum over sheets and rows.
+    """Normalise and activate features `(B * sheets, H, W, C)`, and return the maxima `(B, W, C)` over sheets and rows.
 
-    With `row_weights` `(H,)` it is a weighted sum instead. Also returns the rows of the maxima.
+    With `row_weights` `(H,)`, the result is a weighted sum instead. The second output holds the rows of the maxima.
     """
     images, height, width, channels = x.shape
     rows = sheets * height
@@ -283,7 +283,7 @@ def pool_backward(
     found: Tensor,
     gradient: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of `pool`: features, and sums `(3, C, programs)` from which those of scale and shift follow."""
+    """Return the gradient of the features of `pool`, and sums `(3, C, programs)` for `_affine_gradients`."""
     _, height, width, channels = x.shape
     count = x.numel() // channels
     result = torch.empty_like(x)

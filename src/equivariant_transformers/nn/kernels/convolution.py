@@ -1,7 +1,7 @@
-"""3x3 convolutions whose results are added up on the way, for the normalisation that follows.
+"""3x3 convolutions that also return the sums of their outputs and of the squares, for normalisation.
 
-Features are `(B, H, W, C)` in bfloat16. Images of few channels are convolved by kernels of this module; features by
-cuDNN, with gradients put together here.
+Features are `(B, H, W, C)` in bfloat16. Images with few channels are convolved by kernels of this module. Features are
+convolved by cuDNN, with a custom backward.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from equivariant_transformers.nn.kernels.launch import BLOCK, LAUNCH, keep, prog
 
 @triton.jit
 def _source(place, i, j, geometry: tl.constexpr):
-    """The place of the input that tap (i, j) reads for a `place` of the output, and whether there is one."""
+    """Return the input position that tap (i, j) reads for the output position `place`, and a mask of existing ones."""
     height, width, out_height, out_width = geometry[0], geometry[1], geometry[2], geometry[3]
     column = place % out_width * geometry[5] + j - geometry[7]
     row = place // out_width % out_height * geometry[4] + i - geometry[6]
@@ -34,7 +34,7 @@ def _source(place, i, j, geometry: tl.constexpr):
 
 @triton.jit
 def _target(place, i, j, geometry: tl.constexpr):
-    """The place of the output that reads a `place` of the input through tap (i, j), and whether there is one."""
+    """Return the output position that reads the input position `place` by tap (i, j), and a mask of existing ones."""
     height, width, out_height, out_width = geometry[0], geometry[1], geometry[2], geometry[3]
     column = place % width + geometry[7] - j
     row = place // width % height + geometry[6] - i
@@ -50,7 +50,7 @@ def _target(place, i, j, geometry: tl.constexpr):
 
 @triton.jit
 def _patches(x, place, there, t, channels: tl.constexpr, geometry: tl.constexpr):
-    """What the taps `t` of all channels of images `(B, channels, H, W)` read for output places, `(places, taps)`."""
+    """Load the pixels `(places, taps)` of images `(B, channels, H, W)` that the taps `t` read for each output place."""
     tap = t[None, :]
     source, inside = _source(place[:, None], tap % 9 // 3, tap % 3, geometry)
     pixels = geometry[0] * geometry[1]
@@ -130,7 +130,7 @@ def _convolve_backward(
 
 @triton.jit
 def _gather(by_tap, result, count, channels: tl.constexpr, block: tl.constexpr, geometry: tl.constexpr):
-    """Add up what the places of the output ask of each pixel of the images."""
+    """Sum the gradients of each pixel of the images over the output positions that read it."""
     place = tl.program_id(0) * block + tl.arange(0, block)
     there = place < count
     pixels = geometry[0] * geometry[1]
@@ -159,7 +159,7 @@ def _moments(y, sums, count, features: tl.constexpr, block: tl.constexpr):
 
 @triton.jit
 def _total_gradient(y, gradient, sums_gradient, result, count, features: tl.constexpr, block: tl.constexpr):
-    """The gradient of features: their own, and that of their sum and of the sum of their squares."""
+    """Add the gradients of the sum of the features and of the sum of their squares to the gradient of the features."""
     where = tl.program_id(0) * block + tl.arange(0, block)
     there = where < count
     first = tl.load(sums_gradient + where % features)
@@ -192,10 +192,10 @@ def _empty(
 def convolve(
     x: Tensor, weight: Tensor, stride: list[int], padding: list[int], wraps: list[bool]
 ) -> tuple[Tensor, Tensor]:
-    """Images `(B, C, H, W)` of few channels with 3x3 kernels `(F, C, 3, 3)`: features `(B, h, w, F)` in bfloat16.
+    """Convolve images `(B, C, H, W)` with 3x3 kernels `(F, C, 3, 3)` into features `(B, h, w, F)` in bfloat16.
 
-    Lists are (along H, along W); axes that wrap must have a padding of 1. Also returns sums `(2, F, programs)` of the
-    features and of their squares, of which only the total over programs may be used.
+    Images have few channels. Lists are (along H, along W). Axes that wrap must have a padding of 1. The second output
+    holds partial sums `(2, F, programs)` of the features and of their squares; use only the total over programs.
     """
     channels, height, width = x.shape[1:]
     y, sums = _empty(x, weight, stride, padding, wraps)
@@ -224,7 +224,7 @@ def convolve_backward(
     wraps: list[bool],
     for_images: bool,
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of `convolve`: images, if wanted, and kernels, to be added up `(F, C, 3, 3, programs)`."""
+    """Return gradients of `convolve`: images if `for_images`, and partial sums `(F, C, 3, 3, programs)` for kernels."""
     batch, channels, height, width = x.shape
     features = weight.shape[0]
     geometry = _geometry(height, width, stride, padding, wraps)
@@ -258,7 +258,7 @@ def _remember(ctx, inputs, output) -> None:
 
 def _differentiate(ctx, gradient: Tensor, sums_gradient: Tensor):
     x, weight, y = ctx.saved_tensors
-    total = sums_gradient[..., 0].contiguous()  # the same for all programs, as only their total is used
+    total = sums_gradient[..., 0].contiguous()  # equal for all programs, as only their total is used
     wanted = ctx.needs_input_grad[0]
     images, kernels = convolve_backward(x, weight, y, gradient.contiguous(), total, *ctx.places, wanted)
     return images if wanted else None, kernels.sum(-1), None, None, None
@@ -269,9 +269,9 @@ convolve.register_autograd(_differentiate, setup_context=_remember)
 
 @torch.library.custom_op("equivariant_transformers::convolve_features", mutates_args=())
 def convolve_features(x: Tensor, weight: Tensor, narrow: Tensor, padding: list[int]) -> tuple[Tensor, Tensor]:
-    """Features `(B, H, W, C)`, finished, with 3x3 kernels `(F, C, 3, 3)`; results as of `convolve`.
+    """Convolve activated features `(B, H, W, C)` with 3x3 kernels `(F, C, 3, 3)`; outputs as for `convolve`.
 
-    `narrow` `(F, 3, 3, C)` are the kernels in bfloat16.
+    `narrow` `(F, 3, 3, C)` holds the kernels in bfloat16.
     """
     y = F.conv2d(_as_images(x), _as_images(narrow), padding=padding).permute(0, 2, 3, 1).contiguous()
     features = weight.shape[0]
@@ -293,11 +293,10 @@ def _(x, weight, narrow, padding):
 def convolve_features_backward(
     x: Tensor, narrow: Tensor, turned: Tensor, padding: list[int], y: Tensor, gradient: Tensor, sums_gradient: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of `convolve_features`, that of the kernels as `(F, 3, 3, C)`.
+    """Return the gradients of `convolve_features`: features, and kernels as `(F, 3, 3, C)`.
 
-    `turned` `(C, 3, 3, F)` are the kernels turned by half a turn.
-
-    The gradient of the features is a convolution too, which cuDNN does in half the time of what it has for gradients.
+    `turned` `(C, 3, 3, F)` holds the kernels rotated by 180 degrees. The gradient of the features is computed as a
+    convolution with them, which takes half the time of cuDNN's backward.
     """
     total = torch.empty_like(y)
     with on_device(y):
@@ -318,7 +317,7 @@ def _(x, narrow, turned, padding, y, gradient, sums_gradient):
 
 
 def _as_images(features: Tensor) -> Tensor:
-    """`(B, H, W, C)` as `(B, C, H, W)` in the same memory."""
+    """Return `(B, H, W, C)` as a view `(B, C, H, W)`."""
     return features.permute(0, 3, 1, 2)
 
 

@@ -1,6 +1,6 @@
-"""Operations in GPU kernels: features are `(B, H, W, C)` in bfloat16, left as a convolution made them.
+"""Operations in GPU kernels. Features are the raw output `(B, H, W, C)` of a convolution, in bfloat16.
 
-Whatever reads features normalises and activates them on the way. This module needs Triton.
+The kernel that loads features normalises and activates them. This module needs Triton.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from equivariant_transformers.nn.kernels import convolution, plain
 
 
 class Features(NamedTuple):
-    """What a convolution left, and what is still to do to it."""
+    """Raw output of a convolution, with the normalisation and activation that are still to be applied."""
 
     raw: Tensor
-    """`(B, H, W, C)`, bfloat16."""
+    """Output `(B, H, W, C)` of the convolution, in bfloat16."""
     scale: Tensor
-    """`(C,)`."""
+    """Factor `(C,)` of each channel."""
     shift: Tensor
-    """`(C,)`."""
+    """Term `(C,)` added to each channel after scaling."""
     slope: float
-    """Of the leaky ReLU."""
+    """Negative slope of the leaky ReLU."""
     centred: bool = False
-    """Whether the activation of nothing is taken off, so that 0 stays 0."""
+    """True to subtract the activation of 0, so that 0 maps to 0."""
 
     def value(self, window: int = 1) -> Tensor:
         value: Tensor = activations.activate(*self, window)
@@ -86,7 +86,7 @@ def scale_normalised(
 
 def maxima(x: Tensor, conv: nn.Conv2d, *, wraps: tuple[bool, bool]) -> Tensor:
     channels = conv.out_channels
-    width = max(8, 1 << (channels - 1).bit_length())  # the kernels take powers of two, cuDNN likes multiples of 8
+    width = max(8, 1 << (channels - 1).bit_length())  # kernels need powers of two, cuDNN is fast for multiples of 8
     weight = F.pad(conv.weight, (0, 0, 0, 0, 0, 0, 0, width - channels))
     maps, *_ = convolve(x, weight, wraps=wraps)
     logits: Tensor = maps[..., :channels].flatten(1, 2).float().max(1).values + conv.bias  # type: ignore[operator]
@@ -101,10 +101,13 @@ def convolve(
     padding: tuple[int, int] = (0, 0),
     wraps: tuple[bool, bool] = (False, False),
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The result `(B, h, w, F)` of 3x3 kernels `(F, C, 3, 3)`, and the sums `(F,)` of it and of its squares.
+    """Convolve `x` with 3x3 kernels `(F, C, 3, 3)`.
 
-    Images are `(B, C, H, W)`; features, `(B, H, W, C)` in bfloat16, have a stride of 1. `stride` and `padding` are
-    (along H, along W) as in torch, `wraps` (along W, along H) as in a chart; an axis that wraps keeps its length.
+    Return the result `(B, h, w, F)`, its sum `(F,)` and the sum `(F,)` of its squares.
+
+    `x` is either images `(B, C, H, W)` or features `(B, H, W, C)` in bfloat16, which need a stride of 1. `stride` and
+    `padding` are (along H, along W) as in torch. `wraps` is (along W, along H) as in a chart. An axis that wraps keeps
+    its length.
     """
     if x.dtype == torch.bfloat16:
         for axis, wrapped in ((1, wraps[1]), (2, wraps[0])):
@@ -115,4 +118,4 @@ def convolve(
     else:
         around = [1 if wrapped else amount for wrapped, amount in zip(wraps[::-1], padding, strict=True)]
         result, sums = convolution.convolve(x.contiguous(), weight, [*stride], around, [*wraps[::-1]])
-    return result, sums[0].sum(1), sums[1].sum(1)  # not at once: a compiler makes one kernel of these and what follows
+    return result, sums[0].sum(1), sums[1].sum(1)  # separate sums fuse with the code that follows when compiled

@@ -1,7 +1,7 @@
-"""How the kernels for features are launched.
+"""Launch parameters of the kernels for features.
 
-What has to be added up over all places of a batch is added up on the way, by a fixed number of programs with sums of
-their own, so that results do not depend on which program ends first.
+Sums over all positions of a batch are computed as partial sums, by a fixed number of programs. Results do not depend on
+the order in which the programs finish.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import triton
 import triton.language as tl
 
 BLOCK = 128
-"""Places a program works on at a time."""
+"""Number of positions that a program processes at a time."""
 LAUNCH = {"num_warps": 4, "num_stages": 1}
-_MOST = 528  # four for each multiprocessor of a large GPU
+_MOST = 528  # four per multiprocessor of a large GPU
 
 
 @triton.jit
 def keep(sums, which: tl.constexpr, channel, value):
-    """Write this program's part of the sums number `which` into `(sums, channels, programs)`."""
+    """Store the partial sum of this program at index `which` of `sums` `(sums, channels, programs)`."""
     tl.store(sums + (which * channel.shape[0] + channel) * tl.num_programs(0) + tl.program_id(0), value)
 
 
 def programs(places: int):
-    """How many programs share the work on `places`."""
+    """Return the number of programs that process `places` positions."""
     return min(_MOST, triton.cdiv(places, BLOCK))

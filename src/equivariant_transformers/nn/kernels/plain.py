@@ -1,4 +1,4 @@
-"""Operations in torch: features are `(B, C, H, W)`, normalised and activated as soon as they are convolved."""
+"""Operations in torch. Features are `(B, C, H, W)`, normalised and activated right after the convolution."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from equivariant_transformers.nn.conv import CentredActivation, ScaleNorm, wrap_
 
 
 class Features(NamedTuple):
-    """Features that are finished."""
+    """Normalised and activated features."""
 
     finished: Tensor
-    """`(B, C, H, W)`."""
+    """Features `(B, C, H, W)`."""
 
     def value(self, window: int = 1) -> Tensor:
         return F.avg_pool2d(self.finished, window) if window > 1 else self.finished
@@ -56,16 +56,16 @@ def maxima(x: Tensor, conv: nn.Conv2d, *, wraps: tuple[bool, bool]) -> Tensor:
 
 
 def _maximum(x: Tensor, axis: int) -> Tensor:
-    """The maximum of `x` `(B, C, H, W)` along axis 2 or 3, with the gradient where it was found.
+    """Return the maximum of `x` `(B, C, H, W)` along axis 2 or 3, with its gradient at the index of the maximum.
 
-    The gradient of `amax` looks for the value again, and a compiler that recomputes `x` in another precision does not
-    find it. Seen with channels last, as they lie in memory on a CPU, the gradient lies like `x`.
+    The backward of `amax` compares `x` with the maximum, which fails if a compiler recomputes `x` in another precision.
+    With the channels moved last, their place in memory on a CPU, the gradient has the memory format of `x`.
     """
     return x.movedim(1, 3).max(axis - 1).values.movedim(2, 1)
 
 
 def _average_rows(x: Tensor, weights: Tensor) -> Tensor:
-    """The rows of `x` `(B, C, H, W)` averaged with weights `(H,)`, as `(B, C, W)`; fast where channels lie last."""
+    """Return the average `(B, C, W)` of the rows of `x` `(B, C, H, W)` with weights `(H,)`; fast for channels last."""
     rows = x.permute(0, 2, 3, 1)  # (B, H, W, C)
     average = weights.to(x.dtype)[None] @ rows.flatten(2)  # (B, 1, W * C)
     return average.reshape(-1, *rows.shape[2:]).transpose(1, 2)
