@@ -370,9 +370,9 @@ def test_results_print_as_tables():
         ({"images": torch.ones(1, 1, 16, 16, dtype=torch.uint8)}, TypeError, "floating point"),
         ({"group": ("rotation", "dilation")}, ValueError, "1 pose parameters but 2 groups"),
         ({"group": "rotaton"}, ValueError, "Did you mean 'rotation'"),
-        ({"group": None}, ValueError, "x_pose does not say which transformation.*group="),
-        ({"layer": lambda images: images}, TypeError, r"no pose.*shape \(1, 1, 16, 16\)"),
-        ({"layer": lambda _: {"pose": 1}}, TypeError, "no pose.*dict"),
+        ({"group": None}, ValueError, "x_pose does not define the group.*group="),
+        ({"layer": lambda images: images}, TypeError, r"must return poses.*shape \(1, 1, 16, 16\)"),
+        ({"layer": lambda _: {"pose": 1}}, TypeError, "must return poses.*dict"),
         ({"layer": lambda _: torch.zeros(3)}, ValueError, "3 outputs for 1 images"),
         ({"batch_size": 0}, ValueError, "batch_size must be at least 1"),
         ({"batch_size": 1.5}, TypeError, "batch_size must be a whole number, got 1.5"),
@@ -381,15 +381,15 @@ def test_results_print_as_tables():
             for theta in (None, 5, "ab", (0, "a"), {0: 1, 2: 3}, {1, 2}, (0, 10**400), torch.tensor([1j, 2]))
         ),
         ({"theta": torch.empty(3, device="meta")}, ValueError, "two distinct finite values"),
-        ({"size": 0}, ValueError, r"size is \(height, width\)"),
-        ({"size": ()}, ValueError, r"size is \(height, width\)"),
+        ({"size": 0}, ValueError, r"size must be \(height, width\)"),
+        ({"size": ()}, ValueError, r"size must be \(height, width\)"),
         ({"size": (8, 0)}, ValueError, "width must be at least 1, got 0"),
         ({"size": (8.5, 8)}, TypeError, "height must be a whole number, got 8.5"),
         ({"size": (10**9, 10**9)}, ValueError, "height must be at most 16384"),
-        ({"fill": "black"}, TypeError, "background must be a number, got 'black'"),
-        ({"fill": math.nan}, ValueError, "background must be a number, got nan"),
-        ({"group": 5}, ValueError, "group takes a group or its name"),
-        ({"group": []}, ValueError, "group takes a group or its name"),
+        ({"fill": "black"}, TypeError, "fill must be a number, got 'black'"),
+        ({"fill": math.nan}, ValueError, "fill must be a number, got nan"),
+        ({"group": 5}, ValueError, "group must be a group or its name"),
+        ({"group": []}, ValueError, "group must be a group or its name"),
         ({"layer": None}, TypeError, "a layer or a function of images, got None"),
         ({"images": [[1.0]]}, ValueError, r"\(B, C, H, W\).*list"),
         ({"images": torch.rand(1, 1, 16, 16, device="meta")}, ValueError, "meta device have no pixels"),
@@ -420,7 +420,7 @@ def test_mistakes_with_invariance_are_explained():
     images = torch.rand(1, 1, 16, 16)
     with pytest.raises(ValueError, match="one group at a time, got 2"):
         audit.invariance(nn.Flatten(), images, (0, 1), group=("rotation", "dilation"))
-    with pytest.raises(TypeError, match=r"nothing to compare: .* got dict"):
+    with pytest.raises(TypeError, match=r"must return a tensor \(B, \.\.\.\).* got dict"):
         audit.invariance(lambda _: {}, images, (0, 1), group="rotation")
 
 

@@ -1,8 +1,8 @@
-r"""Measures what the paper promises: $f(T_\theta\phi) = f(\phi) + \theta$ and $L(T_\theta\phi) = L(\phi)$.
+r"""Measurements of self-consistency, $f(T_\theta\phi) = f(\phi) + \theta$, and invariance, $L(T_\theta\phi) = L(\phi)$.
 
-`self_consistency` compares predicted with true changes of pose, `invariance` compares outputs, and `assert_equivariant`
-turns the first into a test. All three take any module or callable. They transform the images themselves, each test
-image sampled once from a larger picture and filtered, so that they measure the layer and not the interpolation.
+`self_consistency` compares predicted with true changes of pose. `invariance` compares outputs. `assert_equivariant`
+raises an error if the self-consistency is poor. All three take any module or callable, and transform the images. Each
+test image is sampled once from a larger image and filtered, so that interpolation does not affect the measurement.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ Theta = Tensor | Sequence[float]
 Comparison = Callable[[Any, Any, Warp], Tensor]
 
 _ENLARGEMENT = 4
-_VALUES = 9  # of theta, where only its range is given
-_MOST_PIXELS = 2**14  # along a side of the test images
-_MARGIN = 2  # pixels beside the edge of an image that its interpolation mixes with the background
+_VALUES = 9  # number of values of theta for a range
+_MOST_PIXELS = 2**14  # per side of a test image
+_MARGIN = 2  # pixels at the edge of an image that interpolation mixes with the fill value
 
 
 class Rendering(TypedDict, total=False):
-    """How the transformed test images are made. All fields are optional."""
+    """Options for the transformed test images. All fields are optional."""
 
     size: tuple[int, int] | None
-    """The (height, width) of the test images, sampled from `images` as the large originals. By default they have the
+    """Size (height, width) of the test images, which are sampled from larger `images`. By default, test images have the
     size of `images` and are sampled from a four-fold bicubic enlargement."""
     fill: float | None
-    """The value outside the images; by default the layer's own `background`, else the mean of each image's border."""
+    """Fill value outside the images. The default is the `fill` of the layer, else the mean of each image's border."""
     batch_size: int
-    """How many images are held at a time; 64 by default."""
+    """Number of images per batch; 64 by default."""
 
 
 def self_consistency(
     layer: Function, images: Tensor, theta: Theta, *, group: Groups | None = None, **rendering: Unpack[Rendering]
 ) -> SelfConsistency:
-    r"""How well the predicted pose follows the true one: $f(T_\theta\phi) - f(\phi)$ against $\theta$.
+    r"""Measure the self-consistency of predicted poses: $f(T_\theta\phi) - f(\phi)$ against $\theta$.
 
-    Each parameter is audited with its own group acting on the images. In a stack, only the first layer is promised to
-    follow exactly: a later one sees what those before it made of the transformed image. Of a stack that makes several
-    passes, the first is audited.
+    Each parameter is audited with its own group acting on the images. In a stack, only the first layer is guaranteed to
+    be self-consistent. The input of a later layer depends on the layers before it. If a stack has several iterations,
+    the first iteration is audited.
 
     Args:
-        layer: a layer, a `Canonicalizer`, or anything that maps images to poses `(B,)` or `(B, k)` or to an object that
-            holds them as `.pose`. A module is run in evaluation mode and left in the mode it was found in.
+        layer: a layer, a `Canonicalizer`, or a callable that maps images to poses `(B,)` or `(B, k)`, or to an object
+            with such poses as `.pose`. A module is run in evaluation mode, and its mode is restored afterwards.
         images: `(B, C, H, W)`.
-        theta: values `(n,)` of the parameter, or a pair (low, high) for nine values from low to high.
-        group: which transformation acts, by name or as a `Group`, one for each parameter; the layer's own by default.
-        rendering: how the transformed images are made, see `Rendering`.
+        theta: values `(n,)` of the parameter, or a pair (low, high) for nine evenly spaced values.
+        group: name or `Group` of the transformation, one per parameter; by default the groups of the layer.
+        rendering: options for the transformed images, see `Rendering`.
 
     >>> x = torch.linspace(-1, 1, 32)
     >>> blob = torch.exp(-20 * ((x - 0.1) ** 2 + x[:, None] ** 2))[None, None]
@@ -85,7 +85,7 @@ def self_consistency(
     predicted = []
     for parameter, acting in enumerate(groups):
         changes = _compare(layer, images, acting, values, change, **rendering)  # (n, B, k)
-        error = acting.compose(changes[..., parameter], -values[:, None])  # into half a period either way
+        error = acting.compose(changes[..., parameter], -values[:, None])  # within half a period of 0
         predicted.append(values[:, None] + error)
     return SelfConsistency(tuple(acting.name for acting in groups), values, torch.stack(predicted))
 
@@ -93,12 +93,12 @@ def self_consistency(
 def invariance(
     layer: Function, images: Tensor, theta: Theta, *, group: str | Group | None = None, **rendering: Unpack[Rendering]
 ) -> Invariance:
-    r"""How much the output changes when `group` acts on the images: $L(T_\theta\phi)$ against $L(\phi)$.
+    r"""Measure the change of the output when `group` acts on the images: $L(T_\theta\phi)$ against $L(\phi)$.
 
-    Of layers and canonicalizers, the canonical images are compared where both come from inside the images, less a
-    margin of two pixels. They contain the layer's own interpolation, which leaves several per cent of error on sharp
-    images even where the pose is exact. Of models that return a tensor `(B, ...)`, the outputs are compared. See
-    `Invariance` for the formula and `self_consistency` for the arguments.
+    For layers and canonicalizers, the canonical images are compared at the pixels that are valid in both, except for a
+    margin of two pixels. The interpolation of the layer adds an error of several per cent on sharp images, even if the
+    pose is exact. For models that return a tensor `(B, ...)`, the outputs are compared. See `Invariance` for the
+    formula and `self_consistency` for the arguments.
 
     >>> result = invariance(nn.Flatten(), torch.rand(2, 1, 16, 16), (0.1, 0.5), group="rotation")
     >>> result.overall > 0.1
@@ -106,7 +106,7 @@ def invariance(
     """
     acting, *others = _own_groups(layer) if group is None else _as_groups(group)
     if others:
-        raise ValueError(f"invariance is measured under one group at a time, got {1 + len(others)}")
+        raise ValueError(f"invariance is measured for one group at a time, got {1 + len(others)}; pass one as group=")
     values = _values(theta)
     sums = _compare(layer, images, acting, values, _difference, **rendering)  # (n, B, 2 or 3)
     difference, reference, *changed = sums.unbind(-1)
@@ -124,10 +124,10 @@ def assert_equivariant(
     rms: float = 0.05,
     **rendering: Unpack[Rendering],
 ) -> SelfConsistency:
-    """Raise an `AssertionError` with the measurements unless every parameter is self-consistent; else return them.
+    """Raise an `AssertionError` with the measurements unless every parameter is self-consistent, else return them.
 
-    The slope may differ from 1 by `slope`; the median and rms error may reach `median` and `rms` of the range of theta.
-    See `self_consistency` for the other arguments.
+    The slope may differ from 1 by at most `slope`. The median and rms errors, relative to the range of theta, may be at
+    most `median` and `rms`. See `self_consistency` for the other arguments.
 
     >>> constant = lambda images: torch.zeros(len(images))
     >>> assert_equivariant(constant, torch.rand(4, 1, 16, 16), (-1, 1), group="x_shear", median=1, rms=1)
@@ -140,7 +140,7 @@ def assert_equivariant(
     """
     for name, limit in (("slope", slope), ("median", median), ("rms", rms)):
         if real_number(name, limit) < 0:
-            raise ValueError(f"{name} is the largest error that passes, at least 0; got {limit}")
+            raise ValueError(f"{name} is the largest allowed error and must be at least 0, got {limit}")
     result = self_consistency(layer, images, theta, group=group, **rendering)
     failures = []
     for parameter, name in enumerate(result.names):
@@ -169,7 +169,7 @@ def _compare(
     fill: float | None = None,
     batch_size: int = 64,
 ) -> Tensor:
-    r"""`comparison` of $L(\phi)$, $L(T_\theta\phi)$ and $T_\theta$, `(b, m)`, for all theta and images: `(n, B, m)`."""
+    r"""Return `(n, B, m)`, `comparison` of $L(\phi)$, $L(T_\theta\phi)$ and $T_\theta$ for all theta and images."""
     _check(layer, images)
     batch_size = whole_number("batch_size", batch_size)
     height, width = images.shape[-2:] if size is None else _size(size)
@@ -185,36 +185,38 @@ def _compare(
                 large = (_ENLARGEMENT * height, _ENLARGEMENT * width)
                 originals = Warp.identity().image(originals, size=large, mode="bicubic", padding="border")
             value = outside(originals, fill)
-            outputs = (  # one at a time, as they are used: memory does not grow with the number of thetas
+            outputs = (  # a generator: memory does not grow with the number of thetas
                 layer(warp.image(originals, size=(height, width), fill=value, antialias=True)) for warp in warps
             )
             reference = next(outputs)
             rows = [comparison(reference, moved, warp) for moved, warp in zip(outputs, warps[1:], strict=True)]
             if len(rows[0]) != len(originals):
-                raise ValueError(f"the layer returned {len(rows[0])} outputs for {len(originals)} images")
+                raise ValueError(
+                    f"the layer returned {len(rows[0])} outputs for {len(originals)} images, not one per image"
+                )
             columns.append(torch.stack(rows))
     return torch.cat(columns, 1)
 
 
 def _pose(output: Any, parameters: int, iterations: int) -> Tensor:
-    """The pose `(B, parameters)` in what a layer returned."""
+    """Return the pose `(B, parameters)` of the first iteration in the output of a layer."""
     pose = getattr(output, "pose", output)
     if not isinstance(pose, Tensor) or pose.ndim not in (1, 2):
-        raise TypeError(f"no pose: expected a tensor (B,) or (B, k), or an object with a .pose; got {_shape(pose)}")
+        raise TypeError(f"the layer must return poses (B,) or (B, k), or an object with .pose; got {_shape(pose)}")
     pose = pose[:, None] if pose.ndim == 1 else pose
     if pose.shape[1] != parameters * iterations:
         raise ValueError(
-            f"{pose.shape[1] // iterations} pose parameters but {parameters} groups; group= takes one for each"
+            f"{pose.shape[1] // iterations} pose parameters but {parameters} groups; pass group= one per parameter"
         )
     return _exact(pose[:, :parameters])
 
 
 def _difference(reference: Any, moved: Any, warp: Warp) -> Tensor:
-    """The squared difference, the squared reference and, of logits, whether the argmax changed: `(B, 2 or 3)`."""
+    """Return the squared difference, the squared reference and, for logits, 1 if the argmax changed: `(B, 2 or 3)`."""
     if isinstance(reference, Canonicalization):
         return _image_difference(reference, moved, warp)
     if not isinstance(reference, Tensor) or reference.ndim == 0:
-        raise TypeError(f"nothing to compare: expected a tensor (B, ...) or canonical images, got {_shape(reference)}")
+        raise TypeError(f"the layer must return a tensor (B, ...) or a Canonicalization, got {_shape(reference)}")
     before, after = (_exact(output).reshape(len(output), -1) for output in (reference, moved))
     columns = [(after - before).square().sum(1), before.square().sum(1)]
     if reference.ndim == 2 and reference.shape[1] > 1:
@@ -223,9 +225,9 @@ def _difference(reference: Any, moved: Any, warp: Warp) -> Tensor:
 
 
 def _image_difference(reference: Canonicalization, moved: Canonicalization, warp: Warp) -> Tensor:
-    """The squared difference and variation of canonical images over the pixels that both know: `(B, 2)`."""
+    """Return the squared difference and variation `(B, 2)` of canonical images over the pixels valid in both."""
     before, after = _exact(reference.image), _exact(moved.image)
-    # A pixel is known if it comes from inside the test image and, through that, from inside the original.
+    # A pixel is valid if it is sampled inside the test image, at a point that is sampled inside the original.
     through = (warp @ moved.warp).valid((before.shape[-2], before.shape[-1]), moved.images.device)
     known = _exact(reference.valid & moved.valid & through)
     known = (F.avg_pool2d(known, 2 * _MARGIN + 1, stride=1, padding=_MARGIN) > 1 - 1e-6).expand_as(before)
@@ -236,10 +238,10 @@ def _image_difference(reference: Canonicalization, moved: Canonicalization, warp
 
 
 def _values(theta: Theta) -> Tensor:
-    """The values `(n,)` of theta, float64, evenly spaced where a range was given."""
+    """Return the values `(n,)` of theta in float64, evenly spaced for a range."""
     try:
         if isinstance(theta, Tensor) and theta.is_complex():
-            raise TypeError  # explained below
+            raise TypeError  # replaced by the error below
         dense = theta.detach().to_dense() if isinstance(theta, Tensor) else theta
         values = torch.as_tensor(dense, dtype=torch.float64, device="cpu")
         if not isinstance(theta, Tensor) and values.shape == (2,):
@@ -249,17 +251,19 @@ def _values(theta: Theta) -> Tensor:
         values = torch.empty(0, device="cpu")
     if values.ndim != 1 or not values.numel() or not values.isfinite().all() or values.min() == values.max():
         raise ValueError(
-            f"theta needs at least two distinct finite values (n,), or a range (low, high); got {quote(theta)}"
+            f"theta must be at least two distinct finite values (n,), or a range (low, high); got {quote(theta)}"
         )
     return values
 
 
 def _size(size: Any) -> tuple[int, int]:
-    """The height and width of the test images."""
+    """Return the height and width of the test images."""
     try:
         height, width = size
     except (TypeError, ValueError):
-        raise ValueError(f"size is (height, width), or None for that of the images; got {quote(size)}") from None
+        raise ValueError(
+            f"size must be (height, width), or None for the size of the images; got {quote(size)}"
+        ) from None
     return whole_number("height", height, most=_MOST_PIXELS), whole_number("width", width, most=_MOST_PIXELS)
 
 
@@ -269,14 +273,14 @@ def _own_groups(layer: Function) -> tuple[Group, ...]:
     if isinstance(layer, (EquivariantTransformer, SpatialTransformer)):
         return layer.chart.groups
     name = getattr(layer, "__name__", type(layer).__name__)
-    raise ValueError(f"{name} does not say which transformation its pose follows: give group=, one for each parameter")
+    raise ValueError(f"{name} does not define the group of its pose: pass group=, one per parameter")
 
 
 def _as_groups(groups: Groups) -> tuple[Group, ...]:
     if isinstance(groups, (str, Group)):
         return (group(groups),)
     if not isinstance(groups, Sequence) or not groups:
-        raise ValueError(f"group takes a group or its name, or one for each parameter; got {quote(groups)}")
+        raise ValueError(f"group must be a group or its name, or one per parameter; got {quote(groups)}")
     return tuple(group(one) for one in groups)
 
 
@@ -294,7 +298,7 @@ def _tensors(layer: Function) -> Iterator[Tensor]:
 
 @contextmanager
 def _evaluating(layer: Function) -> Iterator[None]:
-    """Without gradients and in evaluation mode; afterwards every part of a module is in the mode it was found in."""
+    """Disable gradients and switch to evaluation mode; restore the mode of every submodule afterwards."""
     modes = [(part, part.training) for part in layer.modules()] if isinstance(layer, nn.Module) else []
     try:
         if isinstance(layer, nn.Module):
@@ -308,12 +312,12 @@ def _evaluating(layer: Function) -> Iterator[None]:
 
 def _check(layer: Function, images: Tensor) -> None:
     if not callable(layer):
-        raise TypeError(f"an audit takes a layer or a function of images, got {quote(layer)}")
+        raise TypeError(f"layer must be a layer or a function of images, got {quote(layer)}")
     if not isinstance(images, Tensor) or images.is_nested or images.ndim != 4 or not len(images):
-        raise ValueError(f"an audit takes images (B, C, H, W), at least one; got {_shape(images)}")
+        raise ValueError(f"images must have the shape (B, C, H, W) with at least one image, got {_shape(images)}")
     check_images(images)
     if images.is_meta:
-        raise ValueError("images on the meta device have no pixels to measure: make them on another device")
+        raise ValueError("images on the meta device have no pixels: create them on another device")
 
 
 def _exact(values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Pictures and transformations to audit layers with: content in the middle of a canvas, moved as far as is usual."""
+"""Images and transformations for audits: content in the centre of a canvas, and typical ranges of theta."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ THETA: dict[str, tuple[float, float]] = {
     "x_perspective": (-0.6, 0.6),
     "y_perspective": (-0.6, 0.6),
 }
-"""How far each group moves the pictures: as in the paper's table; dilation and scales as far as they enlarge."""
+"""Range of theta for each group, as in the paper's table; dilation and scales only over the half that enlarges."""
 
 _SHARE = (28, 64)
-"""Which part of the canvas the longer side of an image fills, as a digit of MNIST does in Projective MNIST."""
+"""Fraction of the canvas filled by the longer side of an image, as for a digit in Projective MNIST."""
 
 
 def on_canvas(images: Tensor, pixels: int, fill: float = 0.0) -> Tensor:
-    """`images` `(B, C, H, W)` enlarged and put in the middle of a canvas, `(B, C, pixels, pixels)`, from 0 to 1.
+    """Return `images` `(B, C, H, W)` resized and centred on a canvas `(B, C, pixels, pixels)`, with values from 0 to 1.
 
-    What is 0 becomes `background`, what is 1 stays.
+    Values are rescaled so that 0 becomes `fill` and 1 stays 1.
 
     >>> import torch
     >>> on_canvas(torch.ones(1, 1, 28, 28), 64).sum().item() == 28 * 28

@@ -1,4 +1,4 @@
-"""What an audit found: figures on self-consistency and invariance, and how they are shown."""
+"""Results of an audit: measures of self-consistency and invariance, and their tables."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from torch import Tensor
 class SelfConsistency:
     r"""Predicted against true changes of pose, for `k` parameters, `n` values of theta and `B` images.
 
-    Each figure is a tensor `(k,)`, one entry a parameter. Errors are relative to the range of theta.
+    Each measure is a tensor `(k,)`, one entry per parameter. Errors are relative to the range of theta.
     """
 
     names: tuple[str, ...]
-    """The group of each parameter."""
+    """Names of the groups of the parameters."""
     theta: Tensor
-    """The true changes `(n,)`, float64."""
+    """True changes `(n,)`, float64."""
     predicted: Tensor
-    r"""The predicted changes $f(T_\theta\phi) - f(\phi)$, `(k, n, B)`; of a periodic group, the value nearest theta."""
+    r"""Predicted changes $f(T_\theta\phi) - f(\phi)$, `(k, n, B)`; for a periodic group, the value nearest to theta."""
 
     @property
     def error(self) -> Tensor:
-        """Predicted less true change, relative to the range of theta: `(k, n, B)`."""
+        """Predicted minus true change `(k, n, B)`, relative to the range of theta."""
         return (self.predicted - self.theta[:, None]) / (self.theta.max() - self.theta.min())
 
     @property
     def slopes(self) -> Tensor:
-        """The least-squares slope of predicted against true change for each image: `(k, B)`."""
+        """Least-squares slope `(k, B)` of predicted against true change, per image."""
         centred = self.theta - self.theta.mean()
         return torch.einsum("n,knb->kb", centred, self.predicted) / centred.square().sum()
 
     @property
     def slope(self) -> Tensor:
-        """The least-squares slope over all images: 1 for a self-consistent predictor, 0 for a constant one."""
+        """Least-squares slope over all images: 1 for a self-consistent predictor, 0 for a constant predictor."""
         return self.slopes.mean(-1)
 
     @property
     def slope_interval(self) -> Tensor:
-        """Half the width of the 95 % confidence interval of `slope`, from its spread over images; NaN for one image."""
+        """Half-width of the 95 % confidence interval of `slope`, from the slopes of the images; NaN for one image."""
         images = self.predicted.shape[-1]
         if images == 1:
             return torch.full_like(self.slope, torch.nan)
@@ -49,12 +49,12 @@ class SelfConsistency:
 
     @property
     def rms(self) -> Tensor:
-        """The root mean square of the error."""
+        """Root mean square of the error."""
         return self.error.square().mean((1, 2)).sqrt()
 
     @property
     def median(self) -> Tensor:
-        """The median size of the error."""
+        """Median of the absolute error."""
         return self.error.abs().flatten(1).quantile(0.5, dim=-1)
 
     def __str__(self) -> str:
@@ -73,47 +73,47 @@ class SelfConsistency:
 
 @dataclass(frozen=True, eq=False)
 class Invariance:
-    r"""How much outputs differ between $\phi$ and $T_\theta\phi$, for `n` values of theta and `B` images.
+    r"""Difference of the outputs for $\phi$ and $T_\theta\phi$, for `n` values of theta and `B` images.
 
     The relative error is $\sqrt{\sum (L(T_\theta\phi) - L(\phi))^2 / \sum L(\phi)^2}$, with sums over the entries of an
-    output. Of canonical images, it sums over the pixels that come from inside the image on both sides, and the mean of
-    the reference over them is removed in the denominator. Where there is nothing to compare it is NaN.
+    output. For canonical images, the sums are over the pixels that are valid in both images, and the mean of the
+    reference over these pixels is subtracted in the denominator. The error is NaN if there are no such pixels.
     """
 
     name: str
-    """The group that acts."""
+    """Name of the group."""
     theta: Tensor
-    """`(n,)`, float64."""
+    """Parameters `(n,)` of the group, float64."""
     squared_difference: Tensor
-    """The numerator for each theta and image: `(n, B)`."""
+    """Numerator `(n, B)` for each theta and image."""
     squared_reference: Tensor
-    """The denominator: `(n, B)`."""
+    """Denominator `(n, B)` for each theta and image."""
     changed: Tensor | None
-    """Whether the argmax changed, `(n, B)`; None for outputs that are not `(B, classes)`."""
+    """Mask `(n, B)` of outputs whose argmax changed; None for outputs that are not `(B, classes)`."""
 
     @property
     def error(self) -> Tensor:
-        """The relative error of each image: `(n, B)`."""
+        """Relative error `(n, B)` per theta and image."""
         return (self.squared_difference / self.squared_reference).sqrt()
 
     @property
     def per_theta(self) -> Tensor:
-        """The relative error with sums over all images as well: `(n,)`."""
+        """Relative error `(n,)` with sums over all images."""
         return (self.squared_difference.sum(1) / self.squared_reference.sum(1)).sqrt()
 
     @property
     def overall(self) -> float:
-        """The relative error with sums over all images and values of theta."""
+        """Relative error with sums over all images and values of theta."""
         return (self.squared_difference.sum() / self.squared_reference.sum()).sqrt().item()
 
     @property
     def changed_per_theta(self) -> Tensor | None:
-        """The share of images whose argmax changed: `(n,)`; None for outputs that are not `(B, classes)`."""
+        """Fraction `(n,)` of images whose argmax changed; None for outputs that are not `(B, classes)`."""
         return None if self.changed is None else self.changed.double().mean(1)
 
     @property
     def changed_overall(self) -> float | None:
-        """The share of all outputs whose argmax changed; None for outputs that are not `(B, classes)`."""
+        """Fraction of all outputs whose argmax changed; None for outputs that are not `(B, classes)`."""
         return None if self.changed is None else self.changed.double().mean().item()
 
     def __str__(self) -> str:
