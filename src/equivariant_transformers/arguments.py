@@ -1,4 +1,4 @@
-"""Checks of the numbers that a user passes, with errors that name the argument and what it may be."""
+"""Checks of numeric arguments, with errors that name the argument and the allowed values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from equivariant_transformers.text import quote
 
 
 def whole_number(name: str, value: Any, *, least: int = 1, most: int | None = None) -> int:
-    """Return `value` as an int from `least` to `most`.
+    """Return `value` as an int, or raise an error unless it is a whole number from `least` to `most`.
 
     >>> whole_number("iterations", 0)
     Traceback (most recent call last):
@@ -31,7 +31,7 @@ def whole_number(name: str, value: Any, *, least: int = 1, most: int | None = No
 
 
 def real_number(name: str, value: Any) -> float:
-    """Return `value` as a float that is not NaN; a string is not a number.
+    """Return `value` as a float, or raise an error if it is NaN, a string or not a number.
 
     >>> real_number("fill", "black")
     Traceback (most recent call last):
