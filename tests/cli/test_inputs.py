@@ -180,7 +180,7 @@ def test_what_cannot_be_written_is_named_and_the_rest_goes_on(et, model, tmp_pat
     monkeypatch.setattr(Path, "open", full)
     code, text, err = et("predict", model, *files, "--canonical-out", tmp_path / "out", "--json")
     assert code == 1
-    assert "b.png: its canonical image cannot be written into" in err
+    assert "b.png: its canonical image cannot be written to" in err
     assert "No space left on device" in err
     found = json.loads(text)
     assert ["canonical" in entry for entry in found] == [True, False, True]
@@ -245,7 +245,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("epochs: 3\nepochs: 4", "'epochs' is given twice"),
         ("1: 2", r"unknown fields \['1'\]"),
         ("null: 2\n1.5: 3\nx: 1", "unknown fields"),
-        ("? [a, b]\n: 2", "the name of a field is a text"),
+        ("? [a, b]\n: 2", "the name of a field must be text"),
         ("<<: {epochs: 2}", "unknown fields"),
         ("epochs: 2020-01-01", "epochs takes a whole number, got datetime.date"),
         ("epochs: 2020-13-45", "cannot be read: month must be"),
@@ -261,7 +261,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("views: [rotation=1e400]", "positive finite number, got inf"),
         ("dataset: " + "x" * 90_000, "at most 4,096 characters"),
         ("x" * 200_000, "longer than 100,000 bytes"),
-        ("\x00", "is no YAML"),
+        ("\x00", "is not valid YAML"),
     ],
 )
 def test_a_wrong_config_is_refused_with_a_short_message(tmp_path, et, text, message):

@@ -129,7 +129,7 @@ def test_commands_take_names(tmp_path, capsys):
         rest = ["photo.png"] if command == ["predict"] else []
         error = run(*command, "tiny-nose", *rest, code=2).err
         assert error.startswith("error: unknown pretrained model 'tiny-nose'. Did you mean 'tiny-noise'?")
-    assert "ends in .onnx or .pt2, got" in run("export", "model.tflite", "--model", "other", code=2).err
+    assert "must end in .onnx or .pt2, got" in run("export", "model.tflite", "--model", "other", code=2).err
 
 
 # Hubs

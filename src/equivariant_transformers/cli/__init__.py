@@ -1,4 +1,4 @@
-"""The command `et`."""
+"""Command line interface: the command `et`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NEEDED = ("rich", "typer", "yaml")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+    """Run a command and return its exit code."""
     try:
         from equivariant_transformers.cli.app import run
     except ModuleNotFoundError as missing:

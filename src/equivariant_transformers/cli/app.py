@@ -1,4 +1,4 @@
-"""The commands together, and what becomes of their errors: one line and an exit code."""
+"""Typer application of all commands. An error is printed as one line and returned as an exit code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from equivariant_transformers.cli import audit, console, data, demo, evaluate, e
 from equivariant_transformers.training.checkpoint import CheckpointError
 
 EXPECTED = (CheckpointError, ModuleNotFoundError, OSError, RuntimeError, ValueError)
-"""Errors whose message says all; of others the kind is named too."""
+"""Errors that are printed as their message alone. Other errors are printed with their type."""
 
 app = typer.Typer(
     name="et",
@@ -22,7 +22,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 training diverged, 130 or 143 interrupted.",
+    epilog="Exit codes: 0 success, 1 failure, 2 usage error, 3 training diverged, 130 or 143 interrupted.",
 )
 _COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train_model,
@@ -42,11 +42,11 @@ app.add_typer(data.app, name="data")
 
 @app.callback()
 def _everywhere(debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False) -> None:
-    """Image networks that do not mind rotation, shear, scale or perspective: train, test and use them."""
+    """Train, test and use image networks that are robust to rotation, shear, scale and perspective."""
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command and return its exit code; `--debug` may stand anywhere."""
+    """Run a command and return its exit code. `--debug` is accepted at any position."""
     debug = "--debug" in arguments
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: console.warn(str(message))
@@ -62,7 +62,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _explain(error: Any) -> int:
-    """Say in one line what went wrong, and return the exit code."""
+    """Print an error as one line and return its exit code."""
     if isinstance(error, console.Failure):
         speak = console.note if error.code in (console.INTERRUPTED, console.TERMINATED) else console.error
         speak(str(error))
@@ -70,7 +70,7 @@ def _explain(error: Any) -> int:
     if hasattr(error, "format_message"):  # an error of Typer
         context: Any = getattr(error, "ctx", None)
         message = error.format_message().rstrip(".")
-        if message:  # else Typer has printed the help
+        if message:  # without a message, Typer has printed the help
             console.error(f"{message}. Try {context.command_path if context else 'et'} --help")
         return console.WRONG_USAGE
     if isinstance(error, ModuleNotFoundError) and "pip install" not in str(error):
@@ -78,5 +78,5 @@ def _explain(error: Any) -> int:
     elif isinstance(error, EXPECTED):
         console.error(str(error))
     else:
-        console.error(f"{type(error).__name__}: {error}. --debug shows where")
+        console.error(f"{type(error).__name__}: {error}. Add --debug for the traceback")
     return console.FAILED

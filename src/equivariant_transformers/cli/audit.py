@@ -21,12 +21,12 @@ from equivariant_transformers.nn.predictors import PREDICTORS
 from equivariant_transformers.training import Config
 from equivariant_transformers.training.job import find_data, find_device, is_folder, load_data
 
-_CANVAS = 256  # pixels of the pictures that the test images are sampled from; more for large images
+_CANVAS = 256  # minimum side in pixels of the canvas that the transformed images are sampled from
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Layers to audit, the images that they take, and how bytes become such images."""
+    """Layers to audit, the shape of their input, and the scale and shift that normalise its bytes."""
 
     layers: list[Layer]
     channels: int
@@ -38,32 +38,32 @@ class Subject:
 def audit_layers(
     model: Annotated[str | None, typer.Argument(help=f"{models.HELP} Or give --group.")] = None,
     group: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help="Groups or charts of layers with random weights.")
+        str | None, typer.Option(metavar="NAME,...", help="Groups or charts; their layers have random weights.")
     ] = None,
     predictor: Annotated[
-        str, typer.Option(metavar="|".join(PREDICTORS), help="How these layers read a pose.")
+        str, typer.Option(metavar="|".join(PREDICTORS), help="Pose predictor of the layers of --group.")
     ] = "consistent",
-    seed: Annotated[int, typer.Option(help="Of their weights.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed for the weights of the layers of --group.")] = 0,
     dataset: Annotated[
-        str, typer.Option(metavar="NAME", help="A data set or a folder; its test images are used.")
+        str, typer.Option(metavar="NAME", help="Data set or folder of images; its test images are used.")
     ] = "mnist",
     accept_other_files: AcceptOtherFiles = False,
-    count: Annotated[int, typer.Option(min=1, help="How many of the images.")] = 32,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw predicted against true poses as PNG.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="Number of test images.")] = 32,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Plot predicted against true poses as PNG.")] = None,
     device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Measure whether each layer's pose follows the transformation of its input.
+    """Measure the self-consistency of each layer: whether its pose follows the transformation of its input.
 
-    Each image is put in the middle of a canvas, transformed, and shown to each layer by itself. The slope of predicted
-    against true changes of pose is 1 for a layer that keeps the promise; errors are relative to the range of theta.
+    Each image is centred on a canvas and transformed. Each layer is measured separately. The ideal slope of predicted
+    against true changes of pose is 1. Errors are relative to the range of theta.
     """
     with console.usage():
         where = find_device(device)
         find_data(dataset)
         config = Config(dataset=dataset, seed=seed)
         if model and group:
-            raise ValueError("audit a model or --group, not both")
+            raise ValueError(f"got model {model} and --group {group}; give a model or --group, not both")
         subject = _from_model(model, where) if model else _from_names(group, predictor, seed, where)
     pictures, origin = _pictures(subject, config, count, accept_other_files=accept_other_files)
     found = [
@@ -94,14 +94,14 @@ def _from_model(model: str, device: torch.device) -> Subject:
     classifier = models.load(model).to(device)
     card = classifier.card
     if not card.config.layers:
-        raise ValueError(f"{model} has no layers to audit")
+        raise ValueError(f"{model} has no layers to audit; give a model with layers, or --group")
     layers: Any = classifier.module.canonicalizer.layers
     return Subject(list(layers), card.in_channels, card.size, classifier.scale, classifier.shift)
 
 
 def _from_names(names: str | None, predictor: str, seed: int, device: torch.device) -> Subject:
     if not names:
-        raise ValueError("say what to audit: a model, or --group with names of groups or charts")
+        raise ValueError("nothing to audit; give a model, or --group with names of groups or charts")
     lookup(PREDICTORS, predictor, "predictor")
     layers: list[Layer] = []
     for name in map(str.strip, names.split(",")):
@@ -112,7 +112,7 @@ def _from_names(names: str | None, predictor: str, seed: int, device: torch.devi
 
 
 def _pictures(subject: Subject, config: Config, count: int, *, accept_other_files: bool) -> tuple[Tensor, str]:
-    """The first test images on a canvas, as the layers take them, `(B, C, pixels, pixels)`, and their origin."""
+    """Return the first test images on a canvas, normalised, `(B, C, pixels, pixels)`, and their origin."""
     shape = {"channels": subject.channels} if is_folder(config.dataset) else {}
     with console.loading() as loading:
         splits = load_data(
@@ -137,7 +137,7 @@ def _figures(result: SelfConsistency) -> dict[str, Any]:
         "name": result.names[0],
         "theta": [result.theta.min().item(), result.theta.max().item()],
         "slope": result.slope.item(),
-        "interval": interval if interval == interval else None,  # NaN of a single image
+        "interval": interval if interval == interval else None,  # NaN for a single image
         "rms": result.rms.item(),
         "median": result.median.item(),
     }

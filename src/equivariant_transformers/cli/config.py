@@ -1,4 +1,4 @@
-"""Configs from presets, YAML files and flags."""
+"""Configs made from presets, YAML files and flags."""
 
 from __future__ import annotations
 
@@ -20,72 +20,72 @@ from equivariant_transformers.training import Config
 from equivariant_transformers.training.config import kind_of
 from equivariant_transformers.training.job import find_data, find_device, is_folder
 
-_MOST_BYTES = 100_000  # of a YAML file; a config has about 1,000
+_MOST_BYTES = 100_000  # limit on a YAML file; a config has about 1,000 bytes
 
 
 def make_config(name: str | None, file: Path | None, flags: dict[str, Any]) -> Config:
-    """The config of preset `name`, changed by the YAML in `file`, changed by the `flags` that are not None."""
+    """Return the config of preset `name`, overridden by the YAML in `file`, overridden by `flags` that are not None."""
     flags = {field: value for field, value in flags.items() if value is not None}
     with usage():
         if name is None and file is None and "dataset" not in flags:
-            raise ValueError("say what to train on: a preset, a folder of images, --config or --dataset")
+            raise ValueError("nothing to train on; give a preset, a folder of images, --config or --dataset")
         fields = {} if name is None else preset(name).to_dict()
         changes = {**({} if file is None else read_yaml(file)), **flags}
         fields |= {field: _convert(field, value) for field, value in changes.items()}
         config = Config.from_dict(fields)
         _check_names(config)
-        folder = str(Path(config.dataset))  # without a slash at its end
+        folder = str(Path(config.dataset))  # without a trailing slash
         if is_folder(folder):
             config = config.replace(dataset=folder)
     return config
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
-    """Return the fields in a YAML file: a table of values and lists of values, and nothing deeper."""
+    """Return the fields in a YAML file: a mapping to values or flat lists of values."""
     with file.open("rb") as stream:
         content = stream.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
-        raise ValueError(f"{file} is no config: it is longer than {_MOST_BYTES:,} bytes")
+        raise ValueError(f"{file} is not a config: it is longer than {_MOST_BYTES:,} bytes")
     try:
         text = content.decode()
         _check_plain(text)
         table = yaml.compose(text, yaml.SafeLoader)
         if not isinstance(table, yaml.MappingNode):
-            raise ValueError("it holds no fields of a config, as in epochs: 300")
+            raise ValueError("it has no fields of a config; write fields such as epochs: 300")
         names = [name.value for name, _ in table.value]
         if not all(isinstance(name, str) for name in names):
-            raise ValueError("the name of a field is a text, and no list")
+            raise ValueError("the name of a field must be text, not a list or a mapping")
         twice = [name for index, name in enumerate(names) if name in names[:index]]
         if twice:
             raise ValueError(f"the field {quote(twice[0])} is given twice")
         loader = yaml.SafeLoader("")
         return {name.value: loader.construct_object(value, deep=True) for name, value in table.value}
     except yaml.YAMLError as error:
-        raise ValueError(f"{file} is no YAML: {error}") from error
-    except ValueError as error:  # of the text, or of a number or a date in it
+        raise ValueError(f"{file} is not valid YAML: {error}") from error
+    except ValueError as error:  # raised above, by the decoder, or for a number or a date
         raise ValueError(f"{file} cannot be read: {error}") from error
 
 
 def _check_plain(text: str) -> None:
-    """Refuse what no config needs and what can grow without end: references, tags and nested lists."""
+    """Raise a `ValueError` for aliases, tags and nested lists, which no config needs and which can expand endlessly."""
     depth = 0
     for event in yaml.parse(text, yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) or getattr(event, "tag", None):
             line = event.start_mark.line + 1
-            raise ValueError(f"line {line} has an anchor (&), an alias (*) or a tag (!): write the value itself")
+            raise ValueError(f"line {line} has an anchor (&), an alias (*) or a tag (!); write the value itself")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > 2:
-            raise ValueError(f"line {event.start_mark.line + 1} is nested: a field is a value or a list of names")
+            raise ValueError(f"line {event.start_mark.line + 1} is nested; a field is a value or a list of names")
 
 
 def to_yaml(config: Config) -> str:
-    """Every field of `config` as YAML."""
+    """Return every field of `config` as YAML."""
     text: str = yaml.safe_dump(config.to_dict(), sort_keys=False)
     return text
 
 
 def _check_names(config: Config) -> None:
-    """Find every name of `config` now, before anything that takes time."""
+    """Raise a `ValueError` for an unknown name in `config`, before anything that takes time."""
     find_data(config.dataset)
     find_device(config.device)
     lookup(NETWORKS, config.network, "network")
@@ -95,19 +95,19 @@ def _check_names(config: Config) -> None:
 
 
 def _convert(field: str, value: Any) -> Any:
-    """What was written in a flag or a YAML file, as the type of the field."""
+    """Convert the value of a flag or a YAML file to the type of the field."""
     if field not in Config.__dataclass_fields__:
-        return value  # Config.from_dict says which fields there are
+        return value  # Config.from_dict raises the error
     kind, optional = kind_of(field)
     if optional and value in (None, "none", "None"):
         return None
     if kind is tuple and isinstance(value, str):
         value = [] if value in ("", "none", "None") else [name.strip() for name in value.split(",")]
-    elif kind in (int, float) and isinstance(value, str):  # a flag, or 2e-3, which YAML takes for a text
+    elif kind in (int, float) and isinstance(value, str):  # a flag, or 2e-3, which YAML reads as text
         value = _number(kind, value)
     elif kind is float and type(value) is int and abs(value) <= sys.float_info.max:
         value = float(value)
-    return value  # Config says what is wrong with it
+    return value  # Config raises the error for a wrong value
 
 
 def _number(kind: Callable[[str], Any], text: str) -> Any:

@@ -1,6 +1,6 @@
-"""How the commands speak: results on stdout, everything else on stderr, and under torchrun only the first process.
+"""Output of the commands: results on stdout, messages and progress on stderr. Under torchrun only process 0 prints.
 
-Whatever is printed passes `visible`, so that no file name can move the cursor, change colours or hide itself.
+All text is escaped by `visible`, so that a file name cannot move the cursor, change colours or hide itself.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from equivariant_transformers.text import visible
 FAILED, WRONG_USAGE, DIVERGED, INTERRUPTED, TERMINATED = 1, 2, 3, 130, 143
 """Exit codes."""
 
-ERR = Console(stderr=True, highlight=False, emoji=False)  # names are shown as they are: :smile: stays
+ERR = Console(stderr=True, highlight=False, emoji=False)  # prints :smile: in a name as it is
 
 _UNLIMITED = 10_000  # columns
 
 
 def out() -> Console:
-    """Standard output; lines are as long as they need to be where it is no terminal."""
+    """Return a console for stdout. Lines are not wrapped if stdout is not a terminal."""
     console = Console(highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = _UNLIMITED
     return console
 
 
-class Failure(Exception):  # noqa: N818 (it may also be the end of an interrupted run)
-    """An error whose message says all, and the exit code that it leads to."""
+class Failure(Exception):  # noqa: N818 (an interrupted run raises it too)
+    """Error of a command: a complete message and the exit code."""
 
     def __init__(self, message: str, code: int = FAILED) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class Failure(Exception):  # noqa: N818 (it may also be the end of an interrupte
 
 @contextmanager
 def usage() -> Iterator[None]:
-    """Where names and values are looked at: what is wrong with them is wrong usage."""
+    """Turn a `FileNotFoundError` or `ValueError` in the block, which checks arguments, into a usage error."""
     try:
         yield
     except (FileNotFoundError, ValueError) as error:
@@ -54,52 +54,52 @@ def usage() -> Iterator[None]:
 
 
 def code_of(signal: str | None) -> int:
-    """The exit code of what a signal has stopped."""
+    """Return the exit code of a command that was stopped by `signal`."""
     return INTERRUPTED if signal == "SIGINT" else TERMINATED
 
 
 def speaks() -> bool:
-    """Whether this is the only process, or the first of those that torchrun started."""
+    """Return whether this process prints: it is the only process, or process 0 under torchrun."""
     return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0") == "0"
 
 
 def say(text: str) -> None:
-    """Print a line of the result."""
+    """Print a line of the result to stdout."""
     if speaks():
         out().print(visible(text, keep="\n"), markup=False, soft_wrap=True)
 
 
 def note(text: str) -> None:
-    """Print a line about what goes on."""
+    """Print a message to stderr."""
     if speaks():
         ERR.print(visible(text, keep="\n"), markup=False, soft_wrap=True)
 
 
 def warn(text: str) -> None:
-    """Print a yellow line."""
+    """Print a warning to stderr."""
     if speaks():
         ERR.print(f"warning: {_one_line(text)}", style="yellow", markup=False, soft_wrap=True)
 
 
 def error(text: str) -> None:
-    """Print a red line; every process may."""
+    """Print an error to stderr, from any process."""
     who = "" if speaks() else f"process {os.environ['RANK']}: "
     ERR.print(f"{who}error: {_one_line(text)}", style="bold red", markup=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
-    """Print a value for scripts."""
+    """Print a value as JSON to stdout."""
     if speaks():
         print(json.dumps(value, indent=1, allow_nan=False))
 
 
 def table(*columns: str, rows: list[list[str]]) -> None:
-    """Print a table; columns whose name starts with `>` are aligned to the right."""
+    """Print a table to stdout. Columns whose name starts with `>` are aligned to the right."""
     shown = Table(header_style="bold", show_header=any(columns), box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
         shown.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left")
     for row in rows:
-        shown.add_row(*(Text(visible(cell)) for cell in row))  # brackets in names are no markup
+        shown.add_row(*(Text(visible(cell)) for cell in row))  # Text: brackets in names are not markup
     screen = out()
     with screen.capture() as captured:
         screen.print(shown)
@@ -109,7 +109,7 @@ def table(*columns: str, rows: list[list[str]]) -> None:
 
 @contextmanager
 def loading() -> Iterator[Report]:
-    """A function to tell how far a data set is: bars on a terminal, a line for every quarter elsewhere."""
+    """Yield a function that shows the progress of loading data: bars on a terminal, else a line per quarter."""
     if not speaks():
         yield lambda *_: None
     elif not ERR.is_terminal:

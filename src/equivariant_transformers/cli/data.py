@@ -10,21 +10,22 @@ import typer
 from equivariant_transformers.cli import console
 from equivariant_transformers.data import DATASETS, commands, registry
 
-app = typer.Typer(no_args_is_help=True, help="List the data sets, fetch one, or draw a contact sheet of it.")
+app = typer.Typer(no_args_is_help=True, help="List, download and show data sets.")
 
-Name = Annotated[str, typer.Argument(help=f"One of {', '.join(DATASETS)}.")]
+Name = Annotated[str, typer.Argument(help=f"Data set: one of {', '.join(DATASETS)}.")]
 Options = Annotated[
-    list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="An option of the set, as examples=10000.")
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="Option of the data set, such as examples=10000."),
 ]
 AcceptOtherFiles = Annotated[
-    bool, typer.Option("--accept-other-files", help="Read files of SVHN that are not the official ones.")
+    bool, typer.Option("--accept-other-files", help="Accept SVHN files that differ from the official files.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
-    """What there is, how large the download is, under which terms."""
+    """List the data sets, with the size of the download and the licence."""
     if as_json:
         fields = ("name", "summary", "licence", "download_bytes", "present")
         console.print_json([{field: getattr(source, field) for field in fields} for source in DATASETS.values()])
@@ -37,7 +38,7 @@ def list_(as_json: AsJson = False) -> None:
 
 @app.command()
 def fetch(name: Name, option: Options = None) -> None:
-    """Download or make a data set, check it, and say what is there."""
+    """Download or generate a data set, verify it, and print a summary."""
     options = _checked(name, option)
     with console.loading() as loading:
         text = commands.fetch(name, progress=loading, **options)
@@ -47,10 +48,10 @@ def fetch(name: Name, option: Options = None) -> None:
 @app.command()
 def show(
     name: Name,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The PNG file, NAME.png if not given.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="PNG file to write; NAME.png by default.")] = None,
     option: Options = None,
 ) -> None:
-    """Draw some training images of every class into a PNG file."""
+    """Write a contact sheet with training images of every class to a PNG file."""
     options = _checked(name, option)
     with console.loading() as loading:
         path = commands.show(name, out or Path(f"{name}.png"), progress=loading, **options)

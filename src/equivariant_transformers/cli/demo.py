@@ -14,19 +14,23 @@ _MODEL = "projective-mnist"
 
 
 def open_demo(
-    model: Annotated[str, typer.Option(metavar="FILE", help="A model file, or the name of a shipped model.")] = _MODEL,
+    model: Annotated[str, typer.Option(metavar="FILE", help=models.HELP)] = _MODEL,
     plain: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE", help="The network without layers beside it, by default that of the shipped model."
+            metavar="FILE", help=f"Network without layers, for comparison; {_MODEL}-plain for the default model."
         ),
     ] = None,
-    port: Annotated[int | None, typer.Option(min=1, max=65535, help="By default a free one from 7860 on.")] = None,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the page's address.")] = False,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port; the first free port from 7860 by default.")
+    ] = None,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the address without opening a browser.")
+    ] = False,
 ) -> None:
-    """Open a page on which you distort a digit and watch what each layer of a network does to it.
+    """Open a page that shows the effect of each layer of a network on a digit that you distort.
 
-    The page is served to this machine only, from this machine only, until Ctrl-C.
+    The page is available on this machine only, until Ctrl-C.
     """
     if plain is None and model == _MODEL:
         plain = f"{_MODEL}-plain"
@@ -38,10 +42,10 @@ def open_demo(
         with running(
             models.load(model), models.load(plain) if plain else None, port=port, browser=not no_browser
         ) as address:
-            console.say(f"The demo is at {address} (Ctrl-C ends it)")
+            console.say(f"The demo is at {address} (Ctrl-C to stop)")
             stopped.wait()
     except KeyboardInterrupt:
-        console.note("the demo has ended")
+        console.note("demo stopped")
     except ModuleNotFoundError as missing:
         needed = f"et demo needs {missing.name}: pip install 'equivariant-transformers[demo]'"
         raise console.Failure(needed) from missing

@@ -29,13 +29,13 @@ from equivariant_transformers.training.job import (
 def evaluate_model(
     model: Annotated[str, typer.Argument(help=models.HELP)],
     dataset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A data set or a folder of images; the model's own if not given.")
+        str | None, typer.Option(metavar="NAME", help="Data set or folder of images; the model's own by default.")
     ] = None,
     accept_other_files: AcceptOtherFiles = False,
     tta: Annotated[int | None, typer.Option(metavar="N", help=models.TTA)] = None,
     device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the figures, and which classes are mixed up, as JSON.")
+        bool, typer.Option("--json", help="Print the figures and the confusion matrix as JSON.")
     ] = False,
 ) -> None:
     """Measure the error of a model on test images, with its 95 % confidence interval."""
@@ -76,9 +76,9 @@ def evaluate_model(
 def load_test_images(
     classifier: Classifier, dataset: str | None, progress: Report, *, accept_other_files: bool
 ) -> ImageSet:
-    """The test part of `dataset`, or of the data that the classifier was trained on, on its device."""
+    """Return the test images of `dataset`, or of the classifier's own data set, on the device of the classifier."""
     card = classifier.card
-    config = card.config.replace(dataset=dataset or card.config.dataset, copies=1)  # copies are for training
+    config = card.config.replace(dataset=dataset or card.config.dataset, copies=1)  # only training uses copies
     if dataset not in (None, card.config.dataset):
         config = config.replace(examples=None)
     folder = is_folder(config.dataset)
@@ -89,19 +89,20 @@ def load_test_images(
     images = splits.test
     if images.classes != card.classes:
         raise ValueError(
-            f"the model knows the classes {_list(card.classes)}, {images.name} has {_list(images.classes)}"
+            f"the model has the classes {_list(card.classes)}, but {images.name} has {_list(images.classes)}; "
+            "choose a data set with the classes of the model"
         )
     if folder and images.name == card.data and card.labels not in (None, hash_labels(splits)):
         console.warn(
-            f"{config.dataset} has other images than when the model was trained: some that it has trained on may be "
-            "test images now, and the error too low"
+            f"the images in {config.dataset} have changed since training; some test images may be training images, "
+            "and the error may be too low"
         )
     return images
 
 
 @torch.no_grad()
 def count_answers(classifier: Classifier, images: ImageSet, progress: Report, *, batch_size: int) -> Tensor:
-    """How often the classifier took an image of each class (rows) for one of each (columns)."""
+    """Return the confusion matrix: a row per true class, a column per predicted class."""
     classes = len(images.classes)
     answers, seen = torch.zeros(classes * classes, dtype=torch.long, device=images.labels.device), 0
     for batch, labels in zip(*(torch.split(part, batch_size) for part in (images.images, images.labels)), strict=True):
@@ -112,7 +113,7 @@ def count_answers(classifier: Classifier, images: ImageSet, progress: Report, *,
 
 
 def wilson_interval(count: int, total: int) -> tuple[float, float]:
-    """The 95 % confidence interval of a share, by Wilson's score: it is never empty and stays within 0 and 1.
+    """Return Wilson's 95 % confidence interval of a share. It is never empty and lies within 0 and 1.
 
     >>> [round(end, 3) for end in wilson_interval(0, 100)]
     [0.0, 0.037]

@@ -14,17 +14,19 @@ _WRITERS = {".onnx": (f"ONNX, opset {OPSET}", to_onnx), ".pt2": ("a program of t
 
 
 def export_model(
-    out: Annotated[Path, typer.Argument(metavar="FILE.onnx|FILE.pt2", help="The file to write; its ending decides.")],
+    out: Annotated[
+        Path, typer.Argument(metavar="FILE.onnx|FILE.pt2", help="File to write; its extension selects the format.")
+    ],
     model: Annotated[str, typer.Option(metavar="MODEL", help=models.HELP)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Write a model as ONNX or as a program of torch.export, for use without this library.
+    """Export a model to ONNX or torch.export, for use without this library.
 
-    The file takes bytes (batch, channels, height, width), batches of any size, and makes logits. It is written if its
-    results agree with the model's own to 1e-4, on the CPU.
+    The exported network maps uint8 images (batch, channels, height, width) to logits, for any batch size. The file is
+    written only if its outputs agree with those of the model to 1e-4, on the CPU.
     """
     if out.suffix not in _WRITERS:
-        raise console.Failure(f"the file to write ends in .onnx or .pt2, got {out}", console.WRONG_USAGE)
+        raise console.Failure(f"the name of the file must end in .onnx or .pt2, got {out}", console.WRONG_USAGE)
     classifier = models.load(model)
     form, write = _WRITERS[out.suffix]
     difference = write(classifier, out)

@@ -16,7 +16,7 @@ from equivariant_transformers.models import NETWORKS
 
 
 def show_info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Say what is installed, which devices and data sets there are, and what the names are."""
+    """Print versions, devices, data sets, and all names."""
     found = gather()
     if as_json:
         console.print_json(found)
@@ -26,7 +26,7 @@ def show_info(as_json: Annotated[bool, typer.Option("--json", help="Print JSON."
 
 
 def gather() -> dict[str, Any]:
-    """Everything that `et info` says, by name."""
+    """Return the information that `et info` prints, by name."""
     gpus = [f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(torch.cuda.device_count())]
     return {
         "equivariant_transformers": et.__version__,

@@ -17,28 +17,30 @@ from equivariant_transformers.text import visible
 from equivariant_transformers.training.job import find_device
 
 _UNSAFE = frozenset('/\\:*?"<>|')
-_LONGEST_NAME = 200  # bytes; most systems take 255 with the ending
+_LONGEST_NAME = 200  # bytes; most systems allow 255 including the extension
 
 
 def predict_images(
     model: Annotated[str, typer.Argument(help=models.HELP)],
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files of any kind and size.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files of any format and size.")],
     canonical_out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write the canonical images into this folder.")
+        Path | None, typer.Option(metavar="DIR", help="Folder to write the canonical images to.")
     ] = None,
     tta: Annotated[int | None, typer.Option(metavar="N", help=models.TTA)] = None,
     device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
 ) -> None:
-    """Say the class of each image, how sure the network is, and the pose that its layers found.
+    """Print the class of each image, the confidence, and the pose predicted by the layers.
 
-    A file that cannot be read, or whose canonical image cannot be written, is named, and the exit code is 1.
+    A file that cannot be read, or whose canonical image cannot be written, is reported, and the exit code is 1.
     """
     with console.usage():
         where = find_device(device)
     classifier = models.load(model, tta).to(where)
     if canonical_out is not None and not classifier.card.config.layers:
-        raise console.Failure(f"{model} has no layers that make canonical images", console.WRONG_USAGE)
+        raise console.Failure(
+            f"{model} has no layers and makes no canonical images; omit --canonical-out", console.WRONG_USAGE
+        )
     found = [_predict(classifier, path, canonical_out) for path in images]
     for entry in found:
         if "error" in entry:
@@ -79,7 +81,7 @@ def _predict(classifier: Classifier, path: Path, canonical_out: Path | None) -> 
             try:
                 entry["canonical"] = str(_write(classifier.to_bytes(out.image)[0], canonical_out, _safe(path.stem)))
             except OSError as error:
-                entry["error"] = f"its canonical image cannot be written into {canonical_out}: {_reason(error)}"
+                entry["error"] = f"its canonical image cannot be written to {canonical_out}: {_reason(error)}"
     return entry
 
 
@@ -88,7 +90,7 @@ def _reason(error: Exception) -> str:
 
 
 def _write(image: Tensor, folder: Path, stem: str) -> Path:
-    """Write a PNG into `folder`, as a file that was not there before, and return its path."""
+    """Write a PNG to a new file in `folder` and return its path. Existing files are not overwritten."""
     from equivariant_transformers.data import pictures
 
     content = io.BytesIO()
@@ -101,7 +103,7 @@ def _write(image: Tensor, folder: Path, stem: str) -> Path:
                 try:
                     file.write(content.getbuffer())
                     file.flush()
-                except OSError:  # a full disk: no half of a picture stays
+                except OSError:  # a full disk: do not leave a truncated file
                     path.unlink()
                     raise
         except FileExistsError:
@@ -111,7 +113,7 @@ def _write(image: Tensor, folder: Path, stem: str) -> Path:
 
 
 def _safe(stem: str) -> str:
-    """Return the name of a file without what another system, or a terminal, could not take: never hidden, never empty.
+    """Return the stem of a file name that is valid on all systems and safe to print, not hidden and not empty.
 
     >>> _safe("digit 3"), _safe(".."), _safe("a\\x1b[31m"), len(_safe("x" * 1000))
     ('digit 3', 'image', 'a_[31m', 200)
@@ -121,6 +123,6 @@ def _safe(stem: str) -> str:
 
 
 def _free(name: str, taken: Any) -> str:
-    """`name`, with a number if it is taken."""
+    """Return `name`, with a number appended if it is taken."""
     names = (name, *(f"{name}-{number}" for number in range(2, 2 + len(taken))))
     return next(name for name in names if name not in taken)

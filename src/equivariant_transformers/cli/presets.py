@@ -1,4 +1,4 @@
-"""Complete configs by the name of their data set."""
+"""Presets: complete configs, by the name of their data set."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ PRESETS: dict[str, Config] = {
         Config(dataset="sim2mnist", layers=("cartesian",), chart="log_polar", fill="black"),
     )
 }
-"""What `et train NAME` begins with."""
+"""Configs that `et train NAME` starts from, by name."""
 
 
 def preset(name: str) -> Config:
-    """The config called `name`, or one for the images in a folder."""
+    """Return the preset `name`, or the config for a folder of images at this path."""
     if is_folder(name):
         return Config(dataset=name, network="resnet10")
     if Path(name).name != name:
@@ -41,4 +41,4 @@ def preset(name: str) -> Config:
     try:
         return lookup(PRESETS, name, "preset")
     except ValueError as error:
-        raise ValueError(f"{error}; the path of a folder of images is one too") from None
+        raise ValueError(f"{error}; the path of a folder of images is a preset too") from None

@@ -1,4 +1,4 @@
-"""How far training is: a bar on a terminal, a line an epoch elsewhere, and TensorBoard on request."""
+"""Progress of training: a bar on a terminal, else a line per epoch; TensorBoard on request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REDRAWN_EVERY = 0.1  # seconds
 
 @contextmanager
 def watching() -> Iterator[Report]:
-    """A function that shows each `Progress` that it is given."""
+    """Yield a function that shows the `Progress` that it is called with."""
     if not console.speaks():
         yield lambda _: None
     elif not console.ERR.is_terminal:
@@ -37,7 +37,7 @@ def watching() -> Iterator[Report]:
 
 
 class Bar:
-    """Moves a bar with every step and shows the figures of the epochs before."""
+    """Progress bar that advances with every step and shows the figures of the last epoch."""
 
     def __init__(self, bars: Bars) -> None:
         self.bars = bars
@@ -55,27 +55,27 @@ class Bar:
             "epoch": f"{min(progress.epoch + 1, progress.epochs)}/{progress.epochs}",
             "figures": _figures(progress, " "),
         }
-        if self.task is None:  # what a checkpoint holds is no part of the speed
+        if self.task is None:  # starts at the checkpoint, whose steps do not count for the speed
             self.task = self.bars.add_task("", total=progress.epochs * progress.steps, completed=done, **fields)
         self.bars.update(self.task, completed=done, **fields)
 
 
 def print_epoch(progress: Progress) -> None:
-    """Print a line after each epoch."""
+    """Print a line at the end of an epoch."""
     if progress.step == 0:
         figures = f"{_figures(progress, ', ')}, {progress.history[-1]['seconds']:.1f} s"
         console.note(f"epoch {progress.epoch}/{progress.epochs}: {figures}")
 
 
 class TensorBoard:
-    """Writes the figures of each epoch into event files."""
+    """Writer of the figures of each epoch to TensorBoard event files."""
 
     def __init__(self, directory: Path, config: Config) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise console.Failure("--tensorboard needs the package tensorboard: pip install tensorboard") from error
-        # A run that goes on writes its whole history again: this writer's steps replace those of the ones before.
+        # A resumed run writes its whole history again. purge_step replaces the steps of earlier writers.
         self.writer: Any = SummaryWriter(str(directory), purge_step=0)
         self.config = config
         self.written = 0

@@ -17,41 +17,42 @@ from equivariant_transformers.training.job import find_device
 
 def reproduce_experiment(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help=f"A table or a figure: {', '.join(command.NAMES)}.")
+        str | None, typer.Argument(metavar="NAME", help=f"Table or figure: {', '.join(command.NAMES)}.")
     ] = None,
-    budget: Annotated[str | None, typer.Option(metavar="TIME", help="Stop in time: 90s, 25m, 1h30m.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Time after which all runs stop: 90s, 25m, 1h30m.")
+    ] = None,
     results: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the result files.")] = Path("results"),
-    checkpoints: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the runs' states.")] = Path("runs"),
+    checkpoints: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the checkpoints.")] = Path("runs"),
     no_checkpoints: Annotated[
-        bool, typer.Option("--no-checkpoints", help="The states would be lost: start only what ends in time.")
+        bool,
+        typer.Option("--no-checkpoints", help="Write no checkpoints, and start only runs that end within the budget."),
     ] = False,
-    together: Annotated[int | None, typer.Option(min=1, help="Runs that share a GPU.")] = None,
+    together: Annotated[int | None, typer.Option(min=1, help="Number of runs that share a GPU.")] = None,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A row or a column of the table; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="Row or column of the table to run; may be repeated.")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Runs for each cell.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Number of runs per cell.")] = None,
     fast: Annotated[bool, typer.Option("--fast", help="Compile the networks and use bfloat16, for GPUs.")] = False,
     accept_other_files: AcceptOtherFiles = False,
     device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder that figures are drawn into.")] = Path("out"),
-    report: Annotated[bool, typer.Option("--report", help="Run nothing; update the pages of results.")] = False,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write figures to.")] = Path("out"),
+    report: Annotated[bool, typer.Option("--report", help="Train nothing; update the pages of results.")] = False,
     page: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE", help=f"A page of results; may be repeated ({', '.join(map(str, command.PAGES))})."
-        ),
+        typer.Option(metavar="FILE", help=f"Page of results; may be repeated ({', '.join(map(str, command.PAGES))})."),
     ] = None,
 ) -> None:
-    """Make a table or a figure of the paper: train what is missing, then print it beside the paper's figures.
+    """Reproduce a table or a figure of the paper: train the missing runs and print the table with the paper's values.
 
-    Interrupted work goes on with the same command, and finished runs are not repeated. Results of several machines
-    merge by copying their files.
+    The same command resumes interrupted runs and does not repeat finished runs. To merge results of several machines,
+    copy their result files.
     """
     if report:
         command.write_report(*(page or command.PAGES), results=results)
         return
     if name is None:
-        raise typer.BadParameter(f"what shall be made? One of {', '.join(command.NAMES)}")
+        raise typer.BadParameter(f"nothing to reproduce; give one of {', '.join(command.NAMES)}")
     with console.usage():
         find_device(device)
         seconds = float("inf") if budget is None else parse_duration(budget)

@@ -33,17 +33,17 @@ RESULT = "result.json"
 
 def train_model(
     preset: Annotated[
-        str | None, typer.Argument(metavar="PRESET", help=f"A folder of images, or one of {', '.join(PRESETS)}.")
+        str | None, typer.Argument(metavar="PRESET", help=f"Folder of images, or one of {', '.join(PRESETS)}.")
     ] = None,
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="YAML with fields of the config.")] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE", help="YAML file with fields of the config.")] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the results go; runs/NAME if not given.")
+        Path | None, typer.Option(metavar="DIR", help="Folder to write results to; runs/NAME by default.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume/--fresh", help="Go on from the checkpoint in DIR, or begin anew.")
+        bool, typer.Option("--resume/--fresh", help="Resume from the checkpoint in DIR, or restart the run.")
     ] = True,
     accept_other_files: AcceptOtherFiles = False,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write events into DIR/tensorboard.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write events to DIR/tensorboard.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     *,
     dataset: Annotated[str | None, flag("dataset")] = None,
@@ -72,11 +72,11 @@ def train_model(
     precision: Annotated[str | None, flag("precision")] = None,
     compile: Annotated[bool | None, flag("compile")] = None,  # noqa: A002
 ) -> None:
-    """Train a network, test its best epoch (or its last), and write the model.
+    """Train a network, test its best (or last) epoch, and write the model.
 
-    The config is that of PRESET, changed by the fields in FILE, changed by the flags. DIR gets config.yaml,
-    checkpoint.safetensors, result.json and model.safetensors. An interrupted run goes on when it is started again.
-    One run at a time can use DIR.
+    The config is that of PRESET, overridden by the fields in FILE, overridden by the flags. The files in DIR are
+    config.yaml, checkpoint.safetensors, result.json and model.safetensors. The same command resumes an interrupted
+    run. Only one run at a time can use DIR.
     """
     given = locals()
     settings = make_config(preset, config, {name: given[name] for name in Config.__dataclass_fields__})
@@ -109,7 +109,8 @@ def _train(
         job = make_job(settings, splits, directory=directory)
         if len(splits.train) < settings.batch_size:
             console.note(
-                f"{len(splits.train)} training images, fewer than a batch of {settings.batch_size}: one step an epoch"
+                f"{len(splits.train)} training images, fewer than the batch size of {settings.batch_size}: "
+                "one step per epoch"
             )
 
         if not resume:
@@ -128,7 +129,7 @@ def _train(
         parameters = sum(parameter.numel() for parameter in job.module.parameters())
         record = results.record(result, parameters=parameters, origin=splits.train.origin, together=1)
         if console.speaks():
-            begin.write()  # a finished run that is tested again took no step
+            begin.write()  # not written yet if a finished run is only tested again
             results.write(record, directory / RESULT)
             if result.failure is None:
                 card = dataclasses.replace(
@@ -149,7 +150,7 @@ def _train(
 
 @contextmanager
 def _holding(directory: Path, device: torch.device) -> Iterator[None]:
-    """Hold `directory`, in the first process for all of them; if it cannot, every process raises an error."""
+    """Lock `directory` in process 0 for all processes. Raise an error in every process if this fails."""
     failure: Exception | None = None
     with ExitStack() as held:
         if distributed.rank() == 0:
@@ -158,12 +159,12 @@ def _holding(directory: Path, device: torch.device) -> Iterator[None]:
             except (InUseError, OSError) as error:
                 failure = error
         if distributed.any_process(failure is not None, device):
-            raise failure or console.Failure(f"process 0 cannot use {directory}")
+            raise failure or console.Failure(f"process 0 cannot lock {directory}")
         yield
 
 
 class _Begin:
-    """Writes the config when the first step is done: until then the directory may turn out to be another run's."""
+    """Writer of the config after the first step. Before it, the directory may prove to belong to another run."""
 
     def __init__(self, directory: Path, config: Config) -> None:
         self.directory = directory
@@ -181,7 +182,7 @@ class _Begin:
 
 
 def _forget(directory: Path) -> None:
-    """Take away what an earlier run left, so that none of it can be taken for the next one's."""
+    """Delete the files of an earlier run in `directory`, so that they cannot be mistaken for those of this run."""
     if console.speaks():
         for name in (CHECKPOINT, RESULT, MODEL):
             (directory / name).unlink(missing_ok=True)
@@ -193,7 +194,7 @@ def _interrupted(stopped: Stopped, directory: Path, *, accept_other_files: bool)
     place = shlex.quote(str(directory))
     again = f"et train --config {shlex.quote(str(directory / 'config.yaml'))} --out {place}"
     again += " --accept-other-files" if accept_other_files else ""
-    return console.Failure(f"{stopped}; all is saved, go on with: {again}", console.code_of(stopped.signal))
+    return console.Failure(f"{stopped}; the run is saved, resume with: {again}", console.code_of(stopped.signal))
 
 
 def _summary(result: Result) -> str:
