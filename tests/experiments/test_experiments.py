@@ -374,7 +374,7 @@ def test_what_cannot_be_kept_is_not_begun(made, tmp_path):
 def test_a_damaged_result_is_named(tmp_path):
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "half.json").write_text('{"config"')
-    with pytest.raises(ValueError, match=r"half\.json is no whole JSON file"):
+    with pytest.raises(ValueError, match=r"half\.json is not a complete JSON file"):
         results.load_all(tmp_path)
 
 
@@ -388,9 +388,9 @@ def test_the_commit_is_that_of_the_library(monkeypatch, tmp_path):
 
 
 def test_no_time_means_no_run(made, tmp_path):
-    with pytest.raises(Stopped, match="out of time, with 6 runs to go"):
+    with pytest.raises(Stopped, match="out of time; 6 runs left"):
         runner.run(TABLE.configs(), folder=tmp_path / "tiny", checkpoints=tmp_path, budget=0)
-    with pytest.raises(Stopped, match="with 1 runs to go"):  # it would still be compiling
+    with pytest.raises(Stopped, match="out of time; 1 runs left"):  # it would still be compiling
         runner.run([TINY.replace(compile=True)], folder=tmp_path / "tiny", checkpoints=tmp_path, budget=30)
     assert made == []
 
@@ -399,7 +399,7 @@ def test_what_cannot_be_resumed_is_started_only_if_it_fits(made, tmp_path):
     long, short = TINY.replace(epochs=100), TINY.replace(seed=1)
     results.save(entry(TINY.replace(seed=5), seconds=4.0), tmp_path / "tiny")  # two seconds an epoch
     folders = {"folder": tmp_path / "tiny", "budget": 60.0}
-    with pytest.raises(Stopped, match="with 1 runs to go"):
+    with pytest.raises(Stopped, match="out of time; 1 runs left"):
         runner.run([long, short], checkpoints=None, **folders)
     assert made == [short]
     runner.run([long, short], checkpoints=tmp_path / "runs", **folders)
@@ -577,7 +577,7 @@ def test_the_command(made, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("equivariant_transformers.experiments.command.NAMES", ("tiny",))
     folders = ["--results", str(tmp_path / "results"), "--checkpoints", str(tmp_path / "runs")]
     assert main(["reproduce", "tiny", "--budget", "0s", *folders]) == 0
-    assert "out of time, with 6 runs to go; the same command goes on from here" in capsys.readouterr().err
+    assert "out of time; 6 runs left; the same command resumes" in capsys.readouterr().err
     assert main(["reproduce", "tiny", "--budget", "1m", "--only", "small", "--seeds", "1", *folders]) == 0
     assert "2 of 6 runs" in capsys.readouterr().out
     assert [config.copies for config in made] == [1, 2]
@@ -647,7 +647,7 @@ def test_durations():
 def test_progress_is_told_now_and_then(capsys):
     shown = display.Display(100.0, every=0.0)
     shown.begin(["a", "b"], waiting=3, estimate=70.0)
-    assert "training 2, about 1m10s; 3 more to come" in capsys.readouterr().err
+    assert "training 2 runs, about 1m10s; 3 more waiting" in capsys.readouterr().err
     for step in (1, 2):
         time.sleep(0.02)
         history = [{"validation_error": 7.0}]

@@ -1,6 +1,6 @@
-"""The paper's tables and figures as runs, their results, and the report.
+"""Tables and figures of the paper: training runs, result files and reports.
 
-`reproduce(name)` makes one of `NAMES`; `et reproduce NAME` is the same from a shell.
+`reproduce(name)` reproduces one of `NAMES`; `et reproduce NAME` does the same from a shell.
 """
 
 from equivariant_transformers.experiments.command import NAMES, reproduce, write_report

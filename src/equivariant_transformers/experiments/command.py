@@ -1,4 +1,4 @@
-"""One command for each table and figure."""
+"""Reproduction of a table or figure by its name."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from equivariant_transformers.training import Config, Stopped
 from equivariant_transformers.training.job import find_device
 
 NAMES = (*EXPERIMENTS, rotation.NAME, *FIGURES)
-"""Everything that can be reproduced."""
+"""Names of the tables and figures that can be reproduced."""
 PAGES = (Path("docs/reproduction.md"), Path("docs/lab-notebook.md"))
 """Pages with tables of results, relative to the root of the repository."""
 
 
 def check(name: str, only: Sequence[str] = ()) -> None:
-    """Raise an error if there is no experiment `name`, or if its table has no rows or columns `only`."""
+    """Raise a `ValueError` if there is no experiment `name`, or if its table has no rows or columns `only`."""
     lookup(dict.fromkeys(NAMES), name, "experiment")
     if name in EXPERIMENTS:
         EXPERIMENTS[name].configs(only=only)
@@ -43,25 +43,24 @@ def reproduce(
     device: str = "auto",
     out: Path = Path("out"),
 ) -> bool:
-    """Make the table or figure called `name` as far as `budget` seconds allow, and print it; whether nothing crashed.
+    """Train the missing runs of the table or figure `name`, print the table, and return whether no run crashed.
 
-    After a signal the table is printed too, and `Stopped` is raised.
-
-    Interrupted runs go on, finished ones are not repeated. Results from several machines merge by copying their files.
+    Interrupted runs are resumed, and finished runs are not repeated. After a signal the table is printed and `Stopped`
+    is raised. To merge results of several machines, copy their result files.
 
     Args:
         name: one of `NAMES`.
-        results: the folder of the result files.
-        checkpoints: where the state of runs is kept; None where it would be lost, so that no run is started that is
-            known not to end in time.
-        budget: seconds after which everything is saved and stops.
-        together: how many runs share a GPU; the experiment's own number by default.
-        only: run these rows or columns of the table alone.
-        seeds: how many runs for each cell; the experiment's own number by default.
-        fast: compile the networks and use bfloat16, for GPUs; records and report say so.
-        accept_other_files: read files of SVHN that differ from the official ones; records and report say so.
+        results: folder of the result files.
+        checkpoints: folder of the checkpoints. None writes no checkpoints, and starts no run that is expected to
+            exceed the budget.
+        budget: seconds after which all runs are saved and stopped.
+        together: number of runs that share a GPU; the experiment's own number by default.
+        only: rows or columns of the table to run; all by default.
+        seeds: number of runs per cell; the experiment's own number by default.
+        fast: compile the networks and use bfloat16, for GPUs. Records and report state this.
+        accept_other_files: accept SVHN files that differ from the official files. Records and report state this.
         device: a torch device, or auto.
-        out: the folder that figures are drawn into.
+        out: folder to write figures to.
     """
     check(name, only)
     if name in FIGURES:
@@ -92,7 +91,7 @@ def reproduce(
             )
     except Stopped as reason:
         stopped = reason
-        display.say(f"{stopped}; the same command goes on from here")
+        display.say(f"{stopped}; the same command resumes")
     finally:
         display.close()
     print(report.table(name, results))
@@ -102,12 +101,12 @@ def reproduce(
     if stopped and stopped.signal:
         raise stopped
     if crashes:
-        print(f"\ncrashed, see {results / name}: {', '.join(crashes)}")
+        print(f"\nruns crashed; their tracebacks are in {results / name}: {', '.join(crashes)}")
     return not crashes
 
 
 def write_report(page: Path, *others: Path, results: Path = Path("results")) -> None:
-    """Update the tables of all pages, and the figures of results beside `page`; runs nothing."""
+    """Update the tables of all pages and the figures of results beside `page`. Nothing is trained."""
     for each in (page, *others):
         report.write_page(each, results)
     for name in ("figure-learning-rates", "figure-validation", "figure-rotation"):

@@ -31,7 +31,7 @@ def parse_duration(text: str) -> float:
 
 
 def show_duration(seconds: float) -> str:
-    """Format `seconds` for people.
+    """Format `seconds` as hours, minutes and seconds.
 
     >>> show_duration(83), show_duration(5400), show_duration(math.inf)
     ('1m23s', '1h30m', 'no limit')
@@ -44,7 +44,7 @@ def show_duration(seconds: float) -> str:
 
 
 class Display:
-    """Prints the current runs, their progress and the remaining time.
+    """Display of the current runs, their progress and the remaining time.
 
     Args:
         budget: seconds until all runs must stop.
@@ -67,7 +67,7 @@ class Display:
         self.errors: dict[str, float] = {}
         if names:
             expected = "" if estimate is None else f", about {show_duration(estimate)}"
-            self.say(f"training {len(names)}{expected}; {waiting} more to come")
+            self.say(f"training {len(names)} runs{expected}; {waiting} more waiting")
             for name in names:
                 self.say(f"  {name}")
 

@@ -1,4 +1,4 @@
-"""The paper's figures, drawn from result files, data sets and charts with matplotlib (in the `train` extra)."""
+"""Figures of the paper, drawn from result files, data sets and charts with matplotlib (in the `train` extra)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 COLOURS = {"ET": viz.POSE_COLOUR, "ST": viz.INVARIANT_COLOUR}
 CHARTS = ("rotation", "dilation", "x_shear", "hyperbolic_rotation", "x_perspective")
 """Charts in the paper's figure of coordinates."""
-_DASHES = {1: ":", 2: "--", 4: "-"}  # by the number of dashes in a row's name: more layers, more solid
+_DASHES = {1: ":", 2: "--", 4: "-"}  # line style by the number of dashes in a row's name, which grows with its layers
 SHOWN, VERSIONS = (0, 1, 4, 15), 3
 """Test digits in the figure of predicted transformations, and the number of copies of each."""
 HOUSES = range(12)
@@ -38,8 +38,8 @@ HOUSES = range(12)
 Cells = dict[tuple[str, str], list[results.Record]]
 
 
-class NothingToDraw(Exception):  # noqa: N818 (there is no failure)
-    """No result file holds what a figure shows."""
+class NothingToDraw(Exception):  # noqa: N818 (it is not a failure)
+    """Raised if there are no result files for a figure."""
 
 
 def learning_rates(root: Path, path: Path) -> None:

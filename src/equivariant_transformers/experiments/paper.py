@@ -1,4 +1,4 @@
-"""The paper's tables and figures as cells: the runs of each cell, and the paper's value."""
+"""Tables and figures of the paper as cells: the runs of each cell, and the paper's value."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def beat() -> Iterator[Cell]:
     """Yield changes to the networks of the first table, trained for at most two thirds of its epochs."""
     averaged: dict[str, object] = {"ema_decay": 0.998}
     viewed = {**averaged, "augment": VIEWS}
-    longer = {**viewed, "ema_decay": 0.99975}  # with 8 copies, as many epochs as 0.998 with 1 copy
+    longer = {**viewed, "ema_decay": 0.99975}  # with 8 copies, averages as many epochs as 0.998 with 1 copy
     decayed = {**longer, "weight_decay": 1e-4}
     long = {**decayed, "epochs": 200, "lr_decay": 0.985}
     twice = {"iterations": 2, "weight_decay": 5e-4}
@@ -220,7 +220,7 @@ LEARNING_RATES = (1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 4e-3)
 
 def learning_rates() -> Iterator[Cell]:
     """Yield the runs on sensitivity to the learning rate; the paper has a plot and no numbers."""
-    # A tenth of the paper's epochs: 120 runs take a while. They end at the same learning rate.
+    # A tenth of the paper's epochs, because there are 120 runs. They end at the same learning rate.
     two = _LOG_POLAR.replace(layers=SHEAR_HYPERBOLIC, epochs=30, lr_decay=0.904)
     for row, config in {"ET": two, "ST": two.replace(predictor="direct")}.items():
         for rate in LEARNING_RATES:
@@ -229,10 +229,10 @@ def learning_rates() -> Iterator[Cell]:
 
 def affnist() -> Iterator[Cell]:
     """Yield networks trained on shifted or on centred digits and tested under affine transformations."""
-    # The paper does not say for how long; these epochs end at the learning rate of its other experiments.
+    # The paper does not state the number of epochs; these end at the learning rate of its other experiments.
     cnn = _MNIST.replace(network="affnist", epochs=10, lr_decay=0.735)
     ours = cnn.replace(predictor="consistent", ema_decay=0.998, chart="log_polar")
-    affine = ours.replace(layers=("cartesian", "x_shear", "hyperbolic_rotation"))  # and rotation and scale: all of it
+    affine = ours.replace(layers=("cartesian", "x_shear", "hyperbolic_rotation"))  # with log-polar: the affine group
     long: dict[str, object] = {"epochs": 30, "lr_decay": 0.735 ** (1 / 3)}
     rows = {
         "CNN": (cnn, 88.3),
@@ -280,7 +280,7 @@ def svhn() -> Iterator[Cell]:
     for network, table in figures.items():
         for (kind, config), row in zip(kinds.items(), table, strict=True):
             for place, ((column, size), paper) in enumerate(zip(sizes.items(), row, strict=True)):
-                tier = place if network == "ResNet-10" and place < 2 else place + 2  # it goes first, with few examples
+                tier = place if network == "ResNet-10" and place < 2 else place + 2  # the cheapest runs go first
                 named = config.replace(network=network.lower().replace("-", ""), **size)
                 yield Cell(row=f"{network}, {kind}", column=column, config=named, paper=paper, priority=(tier, 0))
 

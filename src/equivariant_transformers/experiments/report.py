@@ -16,21 +16,21 @@ END = "<!-- end -->"
 
 
 def write_page(page: Path, root: Path) -> None:
-    """Write the tables of the results in `root` between the marks of a markdown page; the rest of the page stays."""
+    """Write the tables of the results in `root` between the marks of a markdown page. The rest of the page is kept."""
     filled = fill(page.read_text(), root)
     with atomic_write(page) as file:
         file.write(filled.encode())
 
 
 def fill(text: str, root: Path) -> str:
-    """Return `text` with the table of each experiment between `<!-- its name -->` and `<!-- end -->`."""
+    """Return `text` with the table of each experiment between `<!-- NAME -->` and `<!-- end -->`."""
     for name in (*EXPERIMENTS, rotation.NAME):
         mark = f"<!-- {name} -->"
         if mark in text:
             before, rest = text.split(mark, 1)
             _, found, after = rest.partition(END)
             if not found:
-                raise ValueError(f"the page has {mark} without {END} after it")
+                raise ValueError(f"the page has {mark} without {END} after it; add {END} below the table")
             text = f"{before}{mark}\n{table(name, root)}\n{END}{after}"
     return text
 

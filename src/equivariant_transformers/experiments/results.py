@@ -1,4 +1,4 @@
-"""Results of runs as small JSON files, one a run, that can be copied between machines and never collide."""
+"""Results of runs as JSON files, one per run. Files of different runs have different names on all machines."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.training import Config, Result
 from equivariant_transformers.training.aliases import first_name
 
-_MACHINE = ("device",)  # fields that do not change what a run is
-_LONGEST = 150  # bytes that the path of a folder has in a name; file systems take 255 for all of it
+_MACHINE = ("device",)  # fields that are not part of the name of a run
+_LONGEST = 150  # bytes of a folder's path in a name; file systems allow 255 for the whole name
 _UNRELATED_TO_COST = (
     "seed",
     "data_seed",
@@ -41,7 +41,7 @@ _UNRELATED_TO_COST = (
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A finished run, as its file holds it. Errors are in per cent."""
+    """Content of the result file of a finished run. Errors are in per cent."""
 
     config: Config
     test_error: float
@@ -52,25 +52,25 @@ class Record:
     seconds: float
     parameters: int
     origin: str
-    """Where the images come from."""
+    """Source of the images."""
     device: str
     torch: str
     commit: str
     failure: str | None = None
-    """Why the run ended early, if it did."""
+    """Reason why the run diverged; None if it did not."""
     together: int = 1
-    """How many runs shared the device."""
+    """Number of runs that shared the device."""
 
     @property
     def settings(self) -> str:
-        """How the device computed, in words."""
+        """Precision and compilation of the run, in words."""
         return f"{self.config.precision}, {'compiled' if self.config.compile else 'not compiled'}"
 
 
 def key(config: Config) -> str:
-    """A name for the run of a config: what it is in words, then a hash of the fields that are not the defaults.
+    """Return the name of the run of a config: a description in words and a hash of the fields that are not defaults.
 
-    So a new field of `Config` leaves the names of the runs before it as they are.
+    Because defaults are not hashed, a new field of `Config` does not change the names of existing runs.
     """
     usual = Config().to_dict()
     changed = {n: value for n, value in config.to_dict().items() if n not in _MACHINE and value != usual[n]}
@@ -82,7 +82,7 @@ def key(config: Config) -> str:
 
 
 def record(result: Result, *, parameters: int, origin: str, together: int) -> Record:
-    """What is kept of a `result`."""
+    """Return the record of a `result`."""
     return Record(
         config=result.config,
         test_error=result.test_error,
@@ -102,20 +102,20 @@ def record(result: Result, *, parameters: int, origin: str, together: int) -> Re
 
 
 def save(entry: Record, folder: Path) -> Path:
-    """Write `entry` into `folder`, under the name of its config."""
+    """Write `entry` to `folder` under the name of its config, and return the path."""
     path = folder / f"{key(entry.config)}.json"
     write(entry, path)
     return path
 
 
 def write(entry: Record, path: Path) -> None:
-    """Write `entry` into a file."""
+    """Write `entry` to a file."""
     with atomic_write(path) as file:
         file.write((json.dumps(to_dict(entry), indent=1) + "\n").encode())
 
 
 def to_dict(entry: Record) -> dict[str, Any]:
-    """The fields of `entry` as JSON has them, which knows no NaN."""
+    """Return the fields of `entry` for JSON, with None in place of NaN."""
     fields: dict[str, Any] = {**vars(entry), "config": entry.config.to_dict()}
     losses = [loss if math.isfinite(loss) else None for loss in entry.losses]
     numbers = {name: None if isinstance(v, float) and math.isnan(v) else v for name, v in fields.items()}
@@ -123,12 +123,12 @@ def to_dict(entry: Record) -> dict[str, Any]:
 
 
 def load(path: Path) -> Record:
-    """The record in a file."""
+    """Read the record in a file."""
     return _from_fields(json.loads(path.read_text()))
 
 
 def load_all(root: Path) -> dict[str, Record]:
-    """The records in the folders in `root`, by key; JSON files of other kinds are passed over."""
+    """Read the records in the subfolders of `root`, by key. Other JSON files are skipped."""
     entries = (_read(path) for path in sorted(root.glob("*/*.json")))
     records = (_from_fields(fields) for fields in entries if "validation_errors" in fields)
     return {key(entry.config): entry for entry in records}
@@ -138,17 +138,17 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         fields: dict[str, Any] = json.loads(path.read_text())
     except ValueError as error:
-        raise ValueError(f"{path} is no whole JSON file: {error}") from error
+        raise ValueError(f"{path} is not a complete JSON file ({error}); delete it to repeat the run") from error
     return fields
 
 
 def base(config: Config) -> Config:
-    """What runs with other seeds and on other machines have in common with `config`."""
+    """Return `config` without the seed and the machine settings; runs of one cell have this config in common."""
     return config.replace(seed=0, device="auto", precision="float32", compile=False)
 
 
 def estimate(config: Config, records: Iterable[Record]) -> float | None:
-    """Seconds that training `config` alone takes here, from `records` of networks like it; None if there are none."""
+    """Estimate the seconds of training `config` alone on this device from `records`; None without similar runs."""
 
     def cost(wanted: Config) -> dict[str, Any]:
         return {name: value for name, value in wanted.to_dict().items() if name not in _UNRELATED_TO_COST}
@@ -161,7 +161,7 @@ def estimate(config: Config, records: Iterable[Record]) -> float | None:
 
 
 def device_name() -> str:
-    """What computes here, as records name it."""
+    """Return the name of the GPU, or of the CPU if there is none, as in records."""
     return torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or "cpu"
 
 
@@ -173,15 +173,15 @@ def _from_fields(fields: dict[str, Any]) -> Record:
 
 
 def commit() -> str:
-    """The commit of the code: what ET_COMMIT says on machines without the repository, else what git does."""
+    """Return the commit of the code: ET_COMMIT if it is set (for machines without the repository), else git's."""
     if "ET_COMMIT" in os.environ:
         return os.environ["ET_COMMIT"]
     checkout = Path(__file__).parents[3]
-    if not (checkout / ".git").exists():  # installed; git would speak of the user's own repository
+    if not (checkout / ".git").exists():  # installed: git would describe the user's own repository
         return "unknown"
     command = ["git", "-C", str(checkout), "describe", "--always", "--dirty"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:  # there is no git
+    except OSError:  # git is not installed
         return "unknown"
     return done.stdout.strip() or "unknown"

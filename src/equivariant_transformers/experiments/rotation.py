@@ -1,4 +1,4 @@
-"""Predicted against true rotation: the paper's first figure, with networks trained on the true angles."""
+"""Experiment of the paper's first figure: predicted against true rotation, for networks trained on the true angles."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ANGLES = 33
 
 
 class Case(NamedTuple):
-    """One network of the figure."""
+    """Network of the figure: title, predictor and number of training images."""
 
     title: str
     kind: str
@@ -59,7 +59,7 @@ def reproduce(
 ) -> None:
     """Train each of `CASES` that has no file in the folder `rotation` of `root`, and write its predictions.
 
-    Raises `Stopped` after `budget` seconds. The network in training is then lost; training it takes minutes.
+    Raises `Stopped` after `budget` seconds. The state of the current network, minutes of training, is then lost.
     """
     deadline = time.monotonic() + budget
     load = cache(data or (lambda: by_recipe(RECIPE, device=device)))
@@ -98,7 +98,7 @@ def reproduce(
 
 
 def regress(layer: nn.Module, splits: Splits, examples: int, *, epochs: int, deadline: float) -> float:
-    r"""Minimise over the first `examples`: $1 - \cos(\hat\theta - \theta)$; return its mean in the last epoch."""
+    r"""Minimise $1 - \cos(\hat\theta - \theta)$ over the first `examples`, and return its mean in the last epoch."""
     chosen = splits.train.take(torch.arange(min(examples, len(splits.train))))
     assert chosen.poses is not None
     loader = Loader(chosen, batch_size=min(128, len(chosen)))

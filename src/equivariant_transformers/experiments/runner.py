@@ -1,4 +1,4 @@
-"""Runs a list of configs: those without a result, several at a time on a GPU, until they are done or time is up."""
+"""Runner of a list of configs: trains those without a result, several at a time on a GPU, within a time budget."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from equivariant_transformers.training import CHECKPOINT, Config, Job, Stopped, 
 from equivariant_transformers.training.job import find_device, load_data, make_job
 from equivariant_transformers.training.locks import InUseError, hold
 
-_START = {False: 10.0, True: 60.0}  # seconds before the first step and for the test, plain and compiled
+_START = {False: 10.0, True: 60.0}  # seconds for the preparation and the test; the key is Config.compile
 CRASH = ".crash.txt"
-"""How the names of files end that tell of a run that an error ended."""
+"""Ending of the names of files with the traceback of a crashed run."""
 
 
 def run(
@@ -36,19 +36,22 @@ def run(
     display: Display | None = None,
     **options: Any,
 ) -> list[Record]:
-    """Train and test each of `configs` that has no result yet, and return the records of all that have one.
+    """Train and test each of `configs` that has no result yet, and return the records of all finished runs.
 
-    Results are looked for in all folders beside `folder`, into which new ones go. Runs on the same data share it, up to
-    `together` at a time on a GPU. After `budget` seconds `Stopped` is raised: what is finished is in `folder`; what is
-    not goes on from its checkpoint the next time. Without `checkpoints` nothing could go on, so that no run is started
-    which, as far as finished ones tell, would not end in time. `options` go to the functions that load the data.
-    A run that keeps its last epoch is not trained if a finished one differs from it in its test alone.
+    Existing results are read from `folder` and the folders beside it; new results are written to `folder`. Up to
+    `together` runs on the same data train at the same time on a GPU and share the data. `options` are passed to the
+    functions that load the data. A run that keeps its last epoch reuses the checkpoint of a finished run that differs
+    only in how it is tested.
 
-    A run that an error ends leaves the error in `folder`, in a file of its own, and is tried again the next time; the
-    others go on. A run whose directory in `checkpoints` another process holds raises an `InUseError` at once.
+    After `budget` seconds `Stopped` is raised. Unfinished runs resume from their checkpoints the next time. Without
+    `checkpoints`, a run is not started if finished runs suggest that it would exceed the budget.
+
+    If a run crashes, its traceback is written to a file in `folder`, and the other runs continue. The run is tried
+    again the next time. An `InUseError` is raised at once if another process uses the directory of a run in
+    `checkpoints`.
     """
     deadline = time.monotonic() + budget
-    folder.mkdir(parents=True, exist_ok=True)  # now, rather than when the first run is done
+    folder.mkdir(parents=True, exist_ok=True)  # fails before the first run rather than after it
     if not os.access(folder, os.W_OK):
         raise PermissionError(errno.EACCES, "results cannot be written", str(folder))
     known = results.load_all(folder.parent)
@@ -58,13 +61,13 @@ def run(
     while waiting:
         batch = _choose(waiting, known, together, deadline - time.monotonic(), resumable=checkpoints is not None)
         if not batch:
-            raise Stopped(f"out of time, with {len(waiting)} runs to go")
+            raise Stopped(f"out of time; {len(waiting)} runs left")
         waiting = [config for config in waiting if config not in batch]
         if _data(batch[0]) != loaded:
-            splits = None  # makes room
+            splits = None  # frees the memory
             splits, loaded = load_data(batch[0], find_device(batch[0].device), **options), _data(batch[0])
             if time.monotonic() > deadline:
-                raise Stopped(f"out of time, with {len(waiting) + len(batch)} runs to go")
+                raise Stopped(f"out of time; {len(waiting) + len(batch)} runs left")
         assert splits is not None
         if display:
             seconds = [results.estimate(config, known.values()) for config in batch]
@@ -77,9 +80,9 @@ def run(
 def _choose(
     waiting: Sequence[Config], known: dict[str, Record], together: int, seconds: float, *, resumable: bool
 ) -> list[Config]:
-    """The next configs to train side by side: on the same data as the first, and done in time if they must be."""
+    """Return the next configs to train together: on the same data, and within `seconds` if not `resumable`."""
     if waiting[0].compile and seconds <= _START[True]:
-        return []  # time would be up before the first step
+        return []  # compilation would take all of the time
     batch: list[Config] = []
     for config in waiting:
         if seconds <= 0:
@@ -87,7 +90,7 @@ def _choose(
         if batch and _data(config) != _data(batch[0]):
             continue
         if resumable and any(other in batch for other in _alike(config)):
-            continue  # it waits for the other's state
+            continue  # reuses the checkpoint of the other run when that run is finished
         cost = 0.0 if resumable else (results.estimate(config, known.values()) or 0.0) + _START[config.compile]
         if cost <= seconds:
             batch.append(config)
@@ -105,7 +108,7 @@ def _train(
     deadline: float,
     display: Display | None,
 ) -> dict[str, Record]:
-    """Train a batch and save its records; after an error, each run alone."""
+    """Train a batch and save its records. After an error, train each run alone."""
     try:
         records = _attempt(batch, splits, checkpoints, deadline, display)
     except (InUseError, Stopped):
@@ -117,7 +120,7 @@ def _train(
             path = results.save(entry, folder)
             path.with_name(path.stem + CRASH).unlink(missing_ok=True)
         return records
-    # Here the exception is gone, and with it the memory that the runs had.
+    # Outside of the except block, the exception no longer holds the memory of the runs.
     if len(batch) > 1:
         alone = (_train([config], splits, folder, checkpoints, deadline, display) for config in batch)
         return {name: entry for records in alone for name, entry in records.items()}
@@ -157,7 +160,7 @@ def _attempt(
 
 
 def _alike(config: Config) -> list[Config]:
-    """Configs that differ from one that keeps the last epoch in their test alone, the first to be had first."""
+    """Return configs that differ from `config` only in how they are tested; none unless it keeps its last epoch."""
     if config.keep != "last":
         return []
     others = (config.replace(keep="best", tta=1), config.replace(tta=1))
@@ -165,7 +168,7 @@ def _alike(config: Config) -> list[Config]:
 
 
 def _adopt(job: Job, checkpoints: Path) -> None:
-    """Give a job that has no state that of a finished run that was trained as it would be, if there is one."""
+    """Reuse the checkpoint of a finished run that differs from `job` only in how it is tested, if there is one."""
     assert job.directory is not None
     own = job.directory / CHECKPOINT
     if own.exists():
