@@ -99,8 +99,8 @@ BAD = {
     "bomb": (bomb(), "pixels"),
     "many pixels": (bomb(8000, 7000), "8000 x 7000 pixels are more than 50,000,000"),
     "many bytes": (bytes(uploads.MOST_BYTES + 1), "larger than 10 MB"),
-    "one colour": (file(Image.new("RGB", (50, 50), "red"), "PNG"), "nothing to see"),
-    "all transparent": (file(Image.new("RGBA", (50, 50), (0, 0, 0, 0)), "PNG"), "nothing to see"),
+    "one colour": (file(Image.new("RGB", (50, 50), "red"), "PNG"), "too little contrast"),
+    "all transparent": (file(Image.new("RGBA", (50, 50), (0, 0, 0, 0)), "PNG"), "too little contrast"),
     "floating point": (file(Image.fromarray(np.ones((9, 9), np.float32)), "TIFF"), "floating point"),
 }
 

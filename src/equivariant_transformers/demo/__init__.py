@@ -1,4 +1,4 @@
-"""The demo that `et demo` opens in a browser: what the layers do to a digit, live."""
+"""Demo that `et demo` opens in a browser: the effect of each layer on a digit, live."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from equivariant_transformers.hub.classifier import Classifier
 
 HOST = "127.0.0.1"
 HOSTS = (HOST, "localhost")
-"""Names under which a browser on this machine may ask for the page."""
-_PATIENCE = 10.0  # seconds to let what is being drawn end
-_UPLOADS = "uploads"  # folder inside of the temporary one
+"""Host names under which a browser on this machine may request the page."""
+_PATIENCE = 10.0  # seconds to wait for running computations at the end
+_UPLOADS = "uploads"  # subfolder of the temporary folder
 
 
 @contextmanager
 def running(
     model: Classifier, plain: Classifier | None = None, *, port: int | None = None, browser: bool = False
 ) -> Iterator[str]:
-    """The address of the demo, which is served until the block ends, to this machine only.
+    """Serve the demo until the block ends, to this machine only, and yield its address.
 
     Args:
         model: a network with layers.
-        plain: a network without, for comparison.
-        port: by default a free one from 7860 on.
-        browser: whether to open the page.
+        plain: a network without layers, for comparison.
+        port: the port; the first free port from 7860 by default.
+        browser: whether to open the page in a browser.
     """
     scene.check(model, plain, uploads.SIDE)
     if port is not None:
         _check_free(port)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # faster for one image, and steady beside other programs
+    torch.set_num_threads(1)  # faster for one image, and less affected by other programs
     with tempfile.TemporaryDirectory(prefix="et-demo-") as folder, _environment(_variables(Path(folder))):
-        from equivariant_transformers.demo import guard, page  # Gradio looks at its variables when it is imported
+        from equivariant_transformers.demo import guard, page  # Gradio reads its variables at import
 
         @asynccontextmanager
-        async def guarded(app: Any) -> AsyncIterator[None]:  # outside all of Gradio's own middleware, before it serves
+        async def guarded(app: Any) -> AsyncIterator[None]:  # before serving, outside all of Gradio's own middleware
             store = Store(Path(folder, _UPLOADS))
             app.middleware_stack = guard.Guard(
                 app.middleware_stack, hosts=HOSTS, store=store, most_bytes=uploads.MOST_BYTES
@@ -83,15 +83,15 @@ def _check_free(port: int) -> None:
         try:
             probe.bind((HOST, port))
         except OSError as error:
-            raise OSError(f"port {port} is taken or not allowed ({error.strerror}); choose another one") from None
+            raise OSError(f"port {port} is in use or not allowed ({error.strerror}); choose another port") from None
 
 
 def _variables(folder: Path) -> dict[str, str]:
-    """Return what keeps Gradio, and the matplotlib that it loads, from writing elsewhere and from telling anyone."""
+    """Return environment variables that keep Gradio and matplotlib in `folder` and disable telemetry."""
     return {
         "GRADIO_TEMP_DIR": str(folder / _UPLOADS),
         "GRADIO_ANALYTICS_ENABLED": "False",
-        "GRADIO_ANALYTICS_MAX_EVENTS": "100",  # a record of each event is kept in memory
+        "GRADIO_ANALYTICS_MAX_EVENTS": "100",  # Gradio keeps a record of each event in memory
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "MPLBACKEND": "agg",
         "MPLCONFIGDIR": str(folder),

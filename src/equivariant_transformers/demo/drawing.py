@@ -1,4 +1,4 @@
-"""Scenes and orbits as HTML: pictures are PNGs in the page, curves are SVG, colours come from the style sheet."""
+"""HTML of scenes and orbits: pictures are inline PNGs, curves are SVG, colours come from the style sheet."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from equivariant_transformers.demo.poses import SLIDERS
 from equivariant_transformers.demo.scene import Axis, LayerView, Orbit, Scene
 from equivariant_transformers.geometry.charts import Chart
 
-_WIDTH, _HEIGHT = 430, 190  # of a plot, in its own units
-_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 12, 12, 26  # its margins
+_WIDTH, _HEIGHT = 430, 190  # size of a plot in SVG units
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 12, 12, 26  # margins of a plot
 
 
 def introduction(view: Chart | None) -> str:
-    """What one sees on the page, for a network whose classifier looks in the coordinates of `view`."""
+    """Return the introduction of the page. `view` is the chart of the classifier's input."""
     text = (
-        "Drag a slider. Each layer looks at the picture in coordinates where its own transformation is a shift to the "
-        'side, reads the shift where the <i class="et-key"></i> marker stands, and removes it. What is left, the '
-        "canonical result, goes to the classifier"
+        "Drag a slider. Each layer samples the picture in coordinates in which its transformation is a translation. It "
+        'predicts the translation, shown by the <i class="et-key"></i> marker, and removes it. The canonical result is '
+        "the input of the classifier"
     )
     if view is not None:
         shifts = " and ".join(words(group.name).lower() for group in view.groups)
-        text += f", which looks at it in {words(view.name).lower()} coordinates: there, {shifts} are shifts as well"
+        text += f", in {words(view.name).lower()} coordinates, in which {shifts} are translations as well"
     return f'<header class="et-title"><h1>Equivariant Transformers</h1><p>{text}.</p></header>'
 
 
 def data_url(image: Tensor) -> str:
-    """Bytes `(C, H, W)` as the URL of a PNG that contains them."""
+    """Return an image `(C, H, W)` of bytes as the data URL of a PNG."""
     file = io.BytesIO()
     to_picture(image).save(file, "PNG", compress_level=1)
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
 def words(group: str) -> str:
-    """What people read for the name of a group."""
+    """Return the label of a group or chart."""
     return next((slider.label for slider in SLIDERS if slider.group == group), group.replace("_", " ").capitalize())
 
 
 def hero(scene: Scene) -> str:
-    """The distorted picture beside the canonical one, and what each network calls it."""
+    """Return the distorted and the canonical picture, and the prediction of each network."""
     verdicts = _verdict("with ET layers", scene.classes, scene.shares, "et-with")
     if scene.plain_shares:
         verdicts += _verdict("plain network", scene.classes, scene.plain_shares, "et-plain")
@@ -56,7 +56,7 @@ def hero(scene: Scene) -> str:
 
 
 def classes(scene: Scene) -> str:
-    """The probability of each class, with the layers and without."""
+    """Return bar charts of the class probabilities, with and without layers."""
     parts = [_bars("With ET layers", scene.classes, scene.shares, "et-with")]
     if scene.plain_shares:
         parts.append(_bars("Plain network", scene.classes, scene.plain_shares, "et-plain"))
@@ -64,13 +64,13 @@ def classes(scene: Scene) -> str:
 
 
 def layers(scene: Scene) -> str:
-    """A card for each layer: its chart, the heat map along the pose axis with the pose, and the picture afterwards."""
+    """Return a card per layer: the picture in its chart, the heat map along the pose axis, the pose, and its output."""
     cards = "".join(_card(number, layer) for number, layer in enumerate(scene.layers, 1))
     return f'<div class="et-layers" style="--et-count:{min(4, len(scene.layers))}">{cards}</div>'
 
 
 def orbit(found: Orbit) -> str:
-    """The probability of the class over the orbit, and the predicted pose where a layer predicts it."""
+    """Return plots of the class probability over the orbit, and of the predicted pose if a layer predicts it."""
     slider = next(slider for slider in SLIDERS if slider.group == found.group)
     values = [slider.from_theta(theta) for theta in found.thetas]
     here = slider.from_theta(found.here)
@@ -83,17 +83,17 @@ def orbit(found: Orbit) -> str:
     if found.predicted is None:
         text = f"No layer predicts {slider.label.lower()}."
         if found.shifts_in:
-            text += f" The classifier looks in {words(found.shifts_in).lower()} coordinates, where it is a shift."
+            text += f" It is a translation in the classifier's {words(found.shifts_in).lower()} coordinates."
         return f'<div class="et-orbit">{plots}<p class="et-aside">{text}</p></div>'
     predicted = [slider.from_theta(theta) for theta in found.predicted]
     bounds = (min(*values, *predicted), max(*values, *predicted))
-    caption = f"{slider.label} <b class=et-with>predicted</b>, counted from here; dotted: true"
+    caption = f"{slider.label} <b class=et-with>predicted</b>, relative to the current value; dotted: true"
     plots += _plot(caption, values, here, [("et-ideal", values), ("et-with", predicted)], bounds, "{:.2g}")
     return f'<div class="et-orbit">{plots}</div>'
 
 
 def note(text: str) -> str:
-    """A message about the picture that the person chose; none if there is nothing to say."""
+    """Return a message about the chosen picture; empty if `text` is empty."""
     return f'<p class="et-note" role="alert">{escape(text)}</p>' if text else ""
 
 
@@ -139,7 +139,7 @@ def _card(number: int, layer: LayerView) -> str:
 
 
 def _parted(layer: LayerView) -> Tensor:
-    """The chart with a grey line between its sheets, enlarged so that the line is thin."""
+    """Return the picture in the chart with a grey line between its sheets, enlarged so that the line is thin."""
     large = layer.seen.repeat_interleave(4, 1).repeat_interleave(4, 2)
     large[:, large.shape[1] // layer.sheets :: large.shape[1] // layer.sheets] = 110
     return large
@@ -154,7 +154,7 @@ def _marker(axis: Axis, *, across: bool) -> str:
 
 
 def _heat(axis: Axis, *, across: bool) -> str:
-    """The heat map as an area over its axis, which runs to the right, or down where it is not `across`."""
+    """Return the heat map as an area plot. Its axis runs to the right if `across`, else down."""
     top = max(axis.weights) or 1.0
     heights = [28 * weight / top for weight in axis.weights]
     corners = [(0.0, 0.0), *zip([100 * place for place in axis.positions], heights, strict=True)]
@@ -176,7 +176,7 @@ def _plot(
     bounds: tuple[float, float],
     form: str,
 ) -> str:
-    """Curves over `values`, each with its class in the style sheet, and a vertical line at the value `here`."""
+    """Return a plot of curves (style class, heights) over `values`, with a vertical line at `here`."""
     low, high = min(values), max(values)
     bottom, top = bounds
 

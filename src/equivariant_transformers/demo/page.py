@@ -1,4 +1,4 @@
-"""The page of the demo, in Gradio: choose a picture, drag sliders, see what every layer does."""
+"""Gradio page of the demo: a picture to choose, sliders that distort it, and the output of every layer."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from equivariant_transformers.hub.classifier import Classifier
 _FOLDER = Path(__file__).parent
 STYLE = (_FOLDER / "style.css").read_text()
 SESSIONS = 32
-"""Number of open pages whose picture is kept. Beyond it, the one that was used least recently starts anew."""
-_WAITING = 32  # events that may wait for their turn
-_FIRST = 7  # the sample that is shown at first
+"""Number of open pages whose picture is kept. Beyond this number, the least recently used page is reset."""
+_WAITING = 32  # maximum number of queued events
+_FIRST = 7  # sample that the page opens with
 _KINDS = "Choose a PNG, JPEG, GIF, WebP, BMP or TIFF of a digit."
-_ASIDE = """<p class="et-aside">The curves move the distorted input on by one of these. They are drawn anew when you let
-go of a slider. Both perspectives share one range, as in Projective MNIST: what x takes, y does not get.</p>"""
+_ASIDE = """<p class="et-aside">The curves transform the distorted input further by one of these. They are updated when
+you release a slider. Both perspectives share one range, as in Projective MNIST: |x| + |y| is limited.</p>"""
 
 
 def theme() -> gr.themes.Base:
-    """Plain, with fonts that are on every machine."""
+    """Return a plain theme with system fonts."""
     return gr.themes.Default(
         primary_hue="sky",
         neutral_hue="slate",
@@ -38,7 +38,7 @@ def theme() -> gr.themes.Base:
 
 
 def build(model: Classifier, plain: Classifier | None, work: Work) -> gr.Blocks:
-    """The page for a network with layers, beside one without if there is one; `work` knows what it is computing."""
+    """Return the page for a network with layers and, if given, a plain network. `work` counts running computations."""
     samples = uploads.samples()
 
     @work.counted
@@ -59,13 +59,13 @@ def build(model: Classifier, plain: Classifier | None, work: Work) -> gr.Blocks:
         try:
             return (uploads.read_drawing(event.png), None), ""
         except PictureError as error:
-            return gr.skip(), drawing.note(f"This drawing cannot be used: {error}.")
+            return gr.skip(), drawing.note(f"The drawing cannot be used: {error}.")
 
     def upload(data: bytes | None) -> tuple[Any, Any, str]:
         try:
             digit = uploads.read(data or b"")
         except PictureError as error:
-            return gr.skip(), gr.skip(), drawing.note(f"This file cannot be used: {error}. {_KINDS}")
+            return gr.skip(), gr.skip(), drawing.note(f"The file cannot be used: {error}. {_KINDS}")
         return (digit, None), drawing.data_url(digit[None]), ""
 
     first = (samples[_FIRST], _label(model, _FIRST))
@@ -96,7 +96,7 @@ def build(model: Classifier, plain: Classifier | None, work: Work) -> gr.Blocks:
                     )
                     for slider in SLIDERS
                 ]
-                reset = gr.Button("Upright again", size="sm", elem_id="et-reset")
+                reset = gr.Button("Reset", size="sm", elem_id="et-reset")
             layers = _html(shown[2], elem_id="et-layers")
             with gr.Column(elem_id="et-group"):
                 group = gr.Radio(
@@ -108,7 +108,7 @@ def build(model: Classifier, plain: Classifier | None, work: Work) -> gr.Blocks:
             orbit = _html(follow(first, "x_shear", *rest), elem_id="et-orbit")
 
         quiet: Any = {"show_progress": "hidden", "trigger_mode": "always_last", "api_visibility": "private"}
-        raw: Any = {**quiet, "preprocess": False}  # a slider's number may be missing while a person types it
+        raw: Any = {**quiet, "preprocess": False}  # a slider's number may be missing while the user types
         live: Any = {"fn": show, "inputs": [chosen, *sliders], "outputs": [hero, classes, layers], **raw}
         later: Any = {"fn": follow, "inputs": [chosen, group, *sliders], "outputs": orbit, **raw}
         for slider in sliders:
@@ -123,7 +123,7 @@ def build(model: Classifier, plain: Classifier | None, work: Work) -> gr.Blocks:
         ):
             event.then(**live).then(**later)
     page.queue(max_size=_WAITING)
-    page._queue.pending_messages_per_session.max_size = 4 * _WAITING  # results, some of which nobody fetches
+    page._queue.pending_messages_per_session.max_size = 4 * _WAITING  # limits results that are never fetched
     return page
 
 
@@ -133,12 +133,12 @@ def _pose(numbers: Sequence[float | None]) -> Pose:
 
 
 def _label(model: Classifier, digit: int) -> int | None:
-    """The class of a sample, if the model has it."""
+    """Return the class index of a sample, or None if the model does not have the class."""
     return model.card.classes.index(str(digit)) if str(digit) in model.card.classes else None
 
 
 def _html(value: str, **options: Any) -> gr.HTML:
-    """HTML that only the style sheet of this page dresses."""
+    """Return an HTML component that is styled by this page's style sheet only."""
     return gr.HTML(value, apply_default_css=False, **options)
 
 

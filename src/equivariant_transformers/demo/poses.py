@@ -1,4 +1,4 @@
-"""The sliders of the demo: one for each group of Projective MNIST, over the range that it has there."""
+"""Sliders of the demo: one per group of Projective MNIST, with the range of the data set."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from equivariant_transformers.data.projective_mnist_set import PERSPECTIVE, RANGES
 
 Pose = Mapping[str, float]
-"""The parameter of each group of Projective MNIST."""
+"""Parameter of each group of Projective MNIST, by name."""
 
 
 @dataclass(frozen=True)
 class Slider:
-    """One group in numbers that people like: `to_theta` makes them the group's parameter."""
+    """Slider of a group, in readable units. `to_theta` converts its value to the group's parameter."""
 
     group: str
     label: str
@@ -24,17 +24,17 @@ class Slider:
 
     @property
     def range(self) -> tuple[float, float]:
-        """The least and the greatest number, over which Projective MNIST runs."""
+        """Least and greatest value, as in Projective MNIST."""
         first, last = (self.from_theta(theta) for theta in RANGES[self.group])
         return min(first, last), max(first, last)
 
     @property
     def rest(self) -> float:
-        """The number that changes nothing."""
+        """Value of the identity."""
         return self.from_theta(0.0)
 
     def nearest(self, number: float | None) -> float:
-        """Return the number in the range that is nearest to `number`, or the one at rest if there is none.
+        """Return `number` clamped to the range, or the value at rest for None.
 
         >>> SLIDERS[1].nearest(1e9), SLIDERS[1].nearest(None)
         (1.5, 0.0)
@@ -54,9 +54,9 @@ SLIDERS = (
 
 
 def room(group: str, pose: Pose) -> tuple[float, float]:
-    """The least and the greatest parameter of `group` beside the others in `pose`.
+    """Return the least and the greatest parameter of `group` that `pose` leaves room for.
 
-    Both perspectives share their range, as in Projective MNIST: with more, the horizon would cross the digit.
+    Both perspectives share one range, as in Projective MNIST. Beyond it the horizon would cross the digit.
 
     >>> room("x_perspective", {"y_perspective": 1.8})
     (0.0, 0.0)
@@ -70,7 +70,7 @@ def room(group: str, pose: Pose) -> tuple[float, float]:
 
 
 def possible(pose: Pose) -> Pose:
-    """`pose` within its ranges; of two perspectives that are too strong together, the one along y gives way."""
+    """Return `pose` clamped to its ranges. If both perspectives together exceed theirs, the one along y is reduced."""
     inside = {name: min(max(pose[name], low), high) for name, (low, high) in RANGES.items()}
     low, high = room("y_perspective", inside)
     return {**inside, "y_perspective": min(max(inside["y_perspective"], low), high)}

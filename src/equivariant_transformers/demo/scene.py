@@ -1,4 +1,4 @@
-"""Everything that the demo shows, as plain values: functions of a digit, a pose and two networks."""
+"""Values that the demo shows, computed from a digit, a pose and two networks."""
 
 from __future__ import annotations
 
@@ -22,83 +22,86 @@ from equivariant_transformers.nn.canonicalization import Canonicalization
 
 @dataclass(frozen=True)
 class Axis:
-    """A layer's evidence along one pose axis of its chart. Positions run from 0 to 1 over the axis."""
+    """Heat map of a layer along one pose axis of its chart. Positions run from 0 to 1 over the axis."""
 
     group: str
     pose: float
     marker: float
-    """Where the pose puts the content."""
+    """Position of the predicted pose."""
     zero: float
-    """Where a pose of 0 puts it."""
+    """Position of a pose of 0."""
     positions: list[float]
     weights: list[float]
 
 
 @dataclass(frozen=True)
 class LayerView:
-    """One layer at work on the picture."""
+    """Input and output of one layer."""
 
     seen: Tensor
-    """What it looked at, `(C, h, w)` of bytes: its chart, the sheets below each other."""
+    """Picture in the layer's chart, `(C, h, w)` of bytes, with the sheets below each other."""
     sheets: int
     axes: list[Axis]
     groups: tuple[str, ...]
     image: Tensor
-    """The picture afterwards, `(C, H, W)` of bytes."""
+    """Picture after the layer, `(C, H, W)` of bytes."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """The picture in one pose, and what the networks make of it. Images are `(C, H, W)` of bytes."""
+    """Picture in one pose, and the outputs of the networks. Images are `(C, H, W)` of bytes."""
 
     distorted: Tensor
     layers: list[LayerView]
     canonical: Tensor
     classes: tuple[str, ...]
     shares: list[float]
-    """The probability of each class."""
+    """Probability of each class."""
     plain_shares: list[float] | None
-    """The same of the network without layers."""
+    """Probability of each class for the network without layers."""
 
 
 @dataclass(frozen=True)
 class Orbit:
-    """What changes while one group moves the picture on. Lists are as long as `thetas`."""
+    """Outputs while one group transforms the picture further. Lists are as long as `thetas`."""
 
     group: str
     here: float
-    """The group's parameter in the picture as it is shown."""
+    """Parameter of the group in the current picture."""
     thetas: list[float]
-    """Its parameters on the orbit: the picture is moved on by theta - here."""
+    """Parameters on the orbit: the picture is transformed further by theta - here."""
     name: str
-    """The class whose probability is followed."""
+    """Class whose probability is plotted."""
     shares: list[float]
     plain_shares: list[float] | None
     predicted: list[float] | None
-    """What the layers for this group say, less what they say here, plus `here`; None if there is no such layer."""
+    """Predicted pose of the group minus the predicted pose here, plus `here`; None if no layer predicts the group."""
     shifts_in: str | None
-    """The chart in which the classifier looks, if the group is a shift there."""
+    """Chart of the classifier's input, if the group is a translation in it."""
 
 
 def check(model: Classifier, plain: Classifier | None, side: int) -> None:
     """Raise a `ValueError` if the demo cannot show these networks with digits of `side` pixels."""
     if not model.card.config.layers:
-        raise ValueError("the model has no layers to show: choose one that was trained with --layers")
+        raise ValueError("the model has no layers to show; choose a model that was trained with --layers")
     if min(model.card.size) < side:
         raise ValueError(f"the model takes images of {model.card.size} pixels; the demo needs at least {side} x {side}")
     if plain and _takes(plain) != _takes(model):
-        raise ValueError(f"the plain network takes {_takes(plain)} and the model {_takes(model)}: they must agree")
+        raise ValueError(
+            "the plain network and the model must have the same channels, size and classes, "
+            f"got {_takes(plain)} and {_takes(model)}"
+        )
 
 
 def classifier_chart(model: Classifier) -> Chart | None:
-    """The coordinates in which the classifier looks at the canonical image; None if at the image itself."""
+    """Return the chart of the classifier's input; None if the input is the canonical image itself."""
     chart = model.module.chart
     return chart.sampled if chart else None
 
 
 @torch.inference_mode()
 def make_scene(model: Classifier, plain: Classifier | None, digit: Tensor, pose: Pose) -> Scene:
-    """The `digit` `(28, 28)` of bytes in a `pose`, layer by layer."""
+    """Run the networks on a `digit` `(28, 28)` of bytes in a `pose`."""
     images = _seen_through(model, digit, _matrix(pose))
     out, logits = _run(model, images)
     return Scene(
@@ -122,13 +125,13 @@ def make_orbit(
     label: int | None = None,
     samples: int = 33,
 ) -> Orbit:
-    r"""The `digit` `(28, 28)` in a `pose`, moved on by `group` over all of its range: $\phi$ to $T_\theta\phi$.
+    r"""Run the networks on a `digit` `(28, 28)` in a `pose`, transformed by `group` over its range: $T_\theta\phi$.
 
-    The probability is that of class `label`, or else of the class that the model sees in the `pose` itself.
+    The probability is that of class `label`, or of the class that the model predicts in the `pose` itself.
     """
     here = pose[group]
     thetas = torch.linspace(*room(group, pose), samples)
-    steps = torch.cat((thetas - here, torch.zeros(1)))  # the last is the picture as it is
+    steps = torch.cat((thetas - here, torch.zeros(1)))  # the last step is the picture in `pose` itself
     images = _seen_through(model, digit, _matrix(pose) @ find_group(group).matrix(steps))
     out, logits = _run(model, images)
     followed = int(logits[-1].argmax()) if label is None else label
@@ -155,12 +158,12 @@ def _takes(model: Classifier) -> tuple[int, tuple[int, int], tuple[str, ...]]:
 
 
 def _matrix(pose: Pose) -> Tensor:
-    """The transformation `(1, 3, 3)` of Projective MNIST."""
+    """Return the transformation `(1, 3, 3)` of a pose of Projective MNIST."""
     return pose_matrix(torch.tensor([[pose[name] for name in POSE_NAMES]]), POSE_NAMES)
 
 
 def _seen_through(model: Classifier, digit: Tensor, matrices: Tensor) -> Tensor:
-    """The `digit` seen through `matrices` `(B, 3, 3)`, as bytes `(B, C, H, W)`: on a canvas as in Projective MNIST."""
+    """Return the `digit` under `matrices` `(B, 3, 3)` on a canvas as in Projective MNIST: `(B, C, H, W)` of bytes."""
     height, width = model.card.size
     top, left = (height - digit.shape[0]) // 2, (width - digit.shape[1]) // 2
     canvas = pad(digit.float(), (left, width - digit.shape[1] - left, top, height - digit.shape[0] - top))
@@ -190,7 +193,7 @@ def _view(model: Classifier, out: Canonicalization, number: int) -> LayerView:
 
 
 def _axis(chart: Chart, number: int, heatmap: Tensor, pose: float) -> Axis:
-    """The `heatmap` `(samples,)` of pose axis `number` of a chart; it may skip samples of the chart."""
+    """Return the axis `number` of a chart with its `heatmap` `(samples,)`, which may be coarser than the chart."""
     low, high = chart.ranges[number]
     ticks = chart.axes()[number]
     zero = (chart.centre[number] - low) / (high - low)

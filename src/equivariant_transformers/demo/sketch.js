@@ -1,4 +1,4 @@
-// The picture as a canvas to draw on, with samples beside it. Runs once, when Gradio has made the element.
+// Canvas to draw on, with samples beside it. Gradio runs this script once, after it has created the element.
 const canvas = element.querySelector("canvas");
 const context = canvas.getContext("2d", { willReadFrequently: true });
 let last = null;
@@ -68,7 +68,7 @@ element.querySelectorAll(".et-sample").forEach((button, index) => {
   });
 });
 
-watch("value", () => {  // an upload that the server has read
+watch("value", () => {  // set by the server after an upload
   if (props.value) {
     mark(null);
     show(props.value);

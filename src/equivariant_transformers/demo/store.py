@@ -1,4 +1,4 @@
-"""Uploaded files on disk, as many as fit."""
+"""Storage of uploaded files on disk, with limits."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Store:
         self.folder = folder
         self.most_files = most_files
         self.most_bytes = most_bytes
-        self._sizes: dict[Path, int] = {}  # the oldest first
+        self._sizes: dict[Path, int] = {}  # bytes by path, oldest first
 
     def keep(self, data: bytes) -> Path:
-        """Write a file, remove the oldest ones beyond the limits, and return its path. Its name comes from `data`."""
+        """Write `data` to a file named by its hash, remove the oldest files beyond the limits, and return the path."""
         path = self.folder / hashlib.sha256(data).hexdigest()
         self._sizes.pop(path, None)
         while self._sizes and (

@@ -1,4 +1,4 @@
-"""Pictures that a person draws or uploads, as digits of MNIST's kind: white on black, 28 x 28, in the middle."""
+"""Conversion of drawings and uploads to digits like those of MNIST: white on black, 28 x 28, centred."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from equivariant_transformers.data.pictures import PictureError
 MOST_BYTES = 10 * 2**20
 MOST_PIXELS = 50_000_000
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF")
-"""What Pillow may decode; its other decoders are less used, and one of them starts another program."""
+"""Formats that Pillow may decode. Its other decoders are less tested, and one of them starts another program."""
 
 SIDE, INK = 28, 20
-"""The pixels of a digit of MNIST: all of it, and the longer side of what is written."""
-_ENOUGH = 512  # pixels that a photograph is reduced to
-_FAINT = 0.2  # what is less bright, as a share of the brightest, is background
-_CONTRAST = 24  # levels of 255 between ink and paper that make a picture
+"""Side in pixels of an image of MNIST, and the longer side of its digit."""
+_ENOUGH = 512  # longer side in pixels that a photograph is reduced to
+_FAINT = 0.2  # pixels below this share of the brightest pixel are background
+_CONTRAST = 24  # minimum contrast between ink and paper, in levels of 255
 
 
 def read(data: bytes) -> Tensor:
-    """The picture in an image file, as a digit `(28, 28)` of bytes. Raises `PictureError`, and nothing else."""
+    """Return the picture in an image file as a digit `(28, 28)` of bytes. Raises `PictureError` only."""
     if not data:
         raise PictureError("the file is empty")
     if len(data) > MOST_BYTES:
@@ -43,27 +43,27 @@ def read(data: bytes) -> Tensor:
 
 
 def read_drawing(url: object) -> Tensor:
-    """The picture in a PNG that the page sends as a data URL, as `read` gives it."""
+    """Return the PNG in a data URL, which the page sends for a drawing, as a digit `(28, 28)` of bytes."""
     kind, _, code = str(url)[: 2 * MOST_BYTES].partition(",")
     if kind != "data:image/png;base64":
         raise PictureError("the drawing is not a PNG")
     try:
         data = base64.b64decode(code, validate=True)
-    except ValueError:  # characters that base64, or ASCII, does not have
+    except ValueError:  # characters that are not base64 or not ASCII
         raise PictureError("the drawing is damaged") from None
     return read(data)
 
 
 def samples() -> Tensor:
-    """Ten digits of MNIST's test set, 0 to 9: `(10, 28, 28)` of bytes."""
+    """Return ten digits of MNIST's test set, 0 to 9: `(10, 28, 28)` of bytes."""
     with Image.open(Path(__file__).with_name("samples.png")) as strip:
         return torch.tensor(np.asarray(strip)).unfold(1, SIDE, SIDE).transpose(0, 1).contiguous()
 
 
 def to_digit(grey: NDArray[np.uint8]) -> Tensor:
-    """A grey picture `(height, width)` as a digit: white on black, 20 pixels long, its centre of mass in the middle.
+    """Convert a grey picture `(height, width)` to a digit: white on black, 20 pixels long, centred by mass.
 
-    Where the picture's border is bright, the digit is taken to be dark.
+    If the border of the picture is bright, the digit is assumed to be dark.
 
     >>> paper = np.full((90, 60), 250, np.uint8)
     >>> paper[20:60, 30:34] = 10  # a stroke, 40 pixels high
@@ -75,7 +75,7 @@ def to_digit(grey: NDArray[np.uint8]) -> Tensor:
     background = float(np.median(border))
     ink = (background - grey if background > 127 else grey - background).clip(0)
     if ink.max() < _CONTRAST:
-        raise PictureError("there is nothing to see on it")
+        raise PictureError("it has too little contrast")
     strong = ink > _FAINT * ink.max()
     rows, columns = np.flatnonzero(strong.any(1)), np.flatnonzero(strong.any(0))
     cropped = (255 / ink.max() * np.where(strong, ink, 0))[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
@@ -89,7 +89,7 @@ def to_digit(grey: NDArray[np.uint8]) -> Tensor:
 
 
 def _grey(picture: Image.Image) -> NDArray[np.uint8]:
-    """A picture in grey, at most 512 pixels long; what is transparent becomes the opposite of what is not."""
+    """Return a picture in grey, at most 512 pixels long, on white if it is transparent and dark, else on black."""
     picture = pictures.eight_bits(picture)
     if picture.has_transparency_data:
         values = np.asarray(picture.convert("LA"))
@@ -102,6 +102,6 @@ def _grey(picture: Image.Image) -> NDArray[np.uint8]:
 
 
 def _place(profile: NDArray[np.int64], extent: int) -> int:
-    """Where to begin so that the centre of mass of a profile is in the middle, as far as there is room."""
+    """Return the offset that centres the mass of a profile in the image, as far as there is room."""
     centre = (profile * np.arange(extent)).sum() / max(1, profile.sum())
     return int(min(max(round((SIDE - 1) / 2 - centre), 0), SIDE - extent))

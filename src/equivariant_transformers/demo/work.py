@@ -1,4 +1,4 @@
-"""What is being computed, so that it can end before the program does."""
+"""Counter of running computations, so that the program can wait for them before it ends."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ R = TypeVar("R")
 
 
 class Work:
-    """Counts the calls of some functions that are under way in any thread.
+    """Counter of the running calls of some functions, in all threads.
 
-    A thread that the end of the program meets inside of torch takes the program down with it (`SIGABRT`).
+    The program aborts (`SIGABRT`) if it ends while a thread is still inside torch.
 
     >>> work = Work()
     >>> work.counted(len)([1, 2]), work.wait(seconds=1)
@@ -26,7 +26,7 @@ class Work:
         self._changed = threading.Condition()
 
     def counted(self, function: Callable[P, R]) -> Callable[P, R]:
-        """`function`, counted while it runs."""
+        """Wrap `function` so that its running calls are counted."""
 
         @wraps(function)
         def call(*arguments: P.args, **options: P.kwargs) -> R:
@@ -39,7 +39,7 @@ class Work:
         return call
 
     def wait(self, *, seconds: float) -> bool:
-        """Wait for the calls under way to end, for some seconds at most, and say whether they did."""
+        """Wait at most `seconds` for the running calls to end, and return whether they did."""
         with self._changed:
             return self._changed.wait_for(lambda: self._calls == 0, seconds)
 
