@@ -1,18 +1,18 @@
-"""The largest networks that are built by name or from a file.
+"""Limits on networks that are built by name or from a file.
 
-The limits are far above what the library is used for. They keep a damaged or malicious model file or config from taking
-all memory or running for hours.
+The limits are far above normal use. They keep a damaged or malicious model file or config from using all memory or
+running for hours.
 """
 
 MOST_CHANNELS = 1024
-"""Channels of an image."""
+"""Maximum number of channels of an image."""
 MOST_SIDE = 1024
-"""Pixels of an image, across and down."""
+"""Maximum height and width of an image in pixels."""
 MOST_CLASSES = 100_000
-"""Classes of a data set or a classifier."""
+"""Maximum number of classes of a data set or a classifier."""
 MOST_LAYERS = 32
-"""Transformer layers of a network, and groups that move its training images."""
+"""Maximum number of transformer layers of a network, and of groups in its augmentation."""
 MOST_ITERATIONS = 32
-"""Runs of the layers on their own result."""
+"""Maximum number of times the layers are run on their own result."""
 MOST_TTA = 256
-"""Views of an image that an answer is averaged over."""
+"""Maximum number of predictions per image that test-time augmentation averages over."""

@@ -1,4 +1,4 @@
-"""Text from outside, file names and values of any kind, made safe to show."""
+"""Safe display of untrusted text, such as file names, and of values of any type."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Short(reprlib.Repr):
 
 
 def quote(value: object) -> str:
-    """Return `repr(value)`, cut short where it is long or nested, for the "got ..." of an error message.
+    """Return `repr(value)`, shortened if it is long or nested, for the "got ..." of an error message.
 
     >>> quote("rotation"), len(quote("x" * 10**6)), quote(10**400)
     ("'rotation'", 100, 'a number of about 401 digits')
@@ -28,9 +28,9 @@ def quote(value: object) -> str:
 
 
 def visible(text: str, *, keep: str = "") -> str:
-    r"""Return `text` with escapes for what a terminal acts on or cannot show, except the characters in `keep`.
+    r"""Return `text` with characters escaped that are not printable, except those in `keep`.
 
-    These are control characters, line breaks, characters that change the direction of writing, and the bytes of file
+    These are control characters, line breaks, characters that change the direction of writing, and bytes of file
     names that are not UTF-8.
 
     >>> print(visible("red\x1b[31m\n.png"))

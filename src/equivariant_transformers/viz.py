@@ -1,4 +1,4 @@
-"""Pictures of charts, groups, warps and layers, drawn with matplotlib (in the `train` extra)."""
+"""Plots of charts, groups, warps and layers with matplotlib (in the `train` extra)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INVARIANT_COLOUR = "#2e86ab"
 
 
 def coordinate_lines(chart: Chart, axes: Axes, *, lines: int = 15, samples: int = 400) -> None:
-    """Draw the lines of equal first (red) and equal second coordinate (blue) of `chart` over the image's square."""
+    """Draw the lines of equal first (red) and equal second coordinate (blue) of `chart` over the image square."""
     for size, colour in (((samples, lines), POSE_COLOUR), ((lines, samples), INVARIANT_COLOUR)):
         curves = chart.replace(size=size).grid()  # (sheets, height, width, 2)
         if size == (samples, lines):
@@ -34,7 +34,7 @@ def coordinate_lines(chart: Chart, axes: Axes, *, lines: int = 15, samples: int 
 
 
 def in_chart(chart: Chart, image: Tensor, axes: Axes, **style: Any) -> None:
-    """Draw one image `(C, H, W)` in the coordinates of `chart`, its sheets below each other, the pose to the right."""
+    """Draw an image `(C, H, W)` in the coordinates of `chart`: the pose to the right, the sheets below each other."""
     sheets = Warp.identity().sample(image[None], chart.grid())[0]  # (C, sheets, height, width)
     (left, right), (top, bottom) = chart.ranges
     picture = _to_picture(sheets.flatten(1, 2))
@@ -47,13 +47,13 @@ def in_chart(chart: Chart, image: Tensor, axes: Axes, **style: Any) -> None:
 
 
 def show(image: Tensor, axes: Axes, title: str = "") -> None:
-    """Draw one image `(C, H, W)` over the plane's square."""
+    """Draw an image `(C, H, W)` over the square [-1, 1] x [-1, 1]."""
     axes.imshow(_to_picture(image), extent=(-1, 1, 1, -1), cmap="gray", vmin=0, vmax=1)
     axes.set(xticks=(), yticks=(), title=_drawable(title))
 
 
 def pose_plot(result: SelfConsistency, axes: Axes, parameter: int = 0) -> None:
-    """Draw predicted against true changes of a pose: a faint line an image, their median thick, the ideal dotted."""
+    """Plot predicted against true changes of a pose: a faint line per image, a thick median, a dotted ideal."""
     theta, order = result.theta.sort()
     predicted = result.predicted[parameter][order]  # (n, B)
     axes.plot(theta.numpy(), theta.numpy(), color="black", linestyle=":", linewidth=1.2, zorder=3)
@@ -64,10 +64,10 @@ def pose_plot(result: SelfConsistency, axes: Axes, parameter: int = 0) -> None:
 
 
 def layers(model: Canonicalized, images: Tensor, *, copies: int = 1) -> Figure:
-    """A figure of what the layers of `model` do to `images` `(B, C, H, W)`, each image in a column.
+    """Return a figure of the outputs of the layers of `model` for `images` `(B, C, H, W)`, with a column per image.
 
-    Its rows are the input, the image after each layer, and what the backbone sees if that is in a chart. Every
-    `copies` columns stand together, for images that show the same thing in several poses.
+    The rows are the input, the image after each layer, and the input of the backbone if it is sampled in a chart. The
+    columns are in groups of `copies`, for images that show the same object in several poses.
     """
     from matplotlib.figure import Figure
 
@@ -76,7 +76,7 @@ def layers(model: Canonicalized, images: Tensor, *, copies: int = 1) -> Figure:
     if not len(images):
         raise ValueError("a figure of layers needs at least one image, got none")
     gaps = (len(images) - 1) // copies
-    columns = [place + place // copies for place in range(len(images))]  # those between are gaps
+    columns = [place + place // copies for place in range(len(images))]  # the other columns are gaps
     widths = [1.0 if column in columns else 0.15 for column in range(len(images) + gaps)]
     size = (1.1 * sum(widths) + 1.8, 1.1 * len(rows) + 0.1)
     figure = Figure(figsize=size, layout="constrained")
@@ -121,7 +121,7 @@ def _drawable(text: str) -> str:
 
 
 def _to_picture(image: Tensor) -> Any:
-    """`(C, H, W)` as the array that matplotlib shows: grey for one channel, colour for three."""
+    """Convert an image `(C, H, W)` to an array for matplotlib: grey for one channel, colour for three."""
     if len(image) not in (1, 3, 4):
         raise ValueError(f"a picture has 1, 3 or 4 channels, got shape {tuple(image.shape)}; choose some of them")
     values = image.float() if image.is_floating_point() else image  # NumPy has no bfloat16
