@@ -1,10 +1,10 @@
-"""One backbone with nothing, Spatial Transformer or ET layers, augmentation or a search over poses: gains and costs.
+"""Compare errors and costs of one backbone: plain, with Spatial Transformer or ET layers, augmentation, pose search.
 
     python benchmarks/compare.py [--device cuda] [--examples N] [--epochs N] [--threads 2] [--docs docs/benchmarks.md]
 
-The figures go to `--out`, by default results/compare/DEVICE.json, and the tables of all files beside it into the page.
-What is finished there is not measured again; training goes on from its checkpoints in runs/compare. Latencies are taken
-in turns within one process: read the ratios, not the times.
+The figures are written to `--out`, results/compare/DEVICE.json by default. The tables of all files in its folder are
+written to the page. Figures that `--out` already holds are not measured again. Training resumes from the checkpoints in
+runs/compare. Latencies are measured in turns within one process: compare the ratios, not the times.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from equivariant_transformers.training.job import find_device, make_job
 from equivariant_transformers.training.optimization import Evaluation
 
 LAYERS = ("x_shear", "hyperbolic_rotation")
-AUGMENTATION = {  # each pose is drawn between minus this and this: all angles, half the ranges of Projective MNIST
+AUGMENTATION = {  # poses are drawn from [-value, value]: all angles, half the ranges of Projective MNIST
     "hyperbolic_rotation": math.log(1.5) / 2,
     "dilation": math.log(2) / 4,
     "x_shear": 0.75,
     "rotation": math.pi,
 }
-SEARCH = ((-0.4, 0.4, 3), (-0.2, 0.2, 3))  # of each of LAYERS: from, to, how many poses
-SIZES = {  # the defaults of each device
+SEARCH = ((-0.4, 0.4, 3), (-0.2, 0.2, 3))  # for each of LAYERS: first pose, last pose, number of poses
+SIZES = {  # defaults per device
     "cpu": {"examples": 1500, "epochs": 7, "batch_size": 32, "validation": 500, "test": 2000},
     "cuda": {"examples": 10_000, "epochs": 40, "batch_size": 128, "validation": 5000, "test": 10_000},
 }
-ROUNDS = {1: 31, 128: 7}  # batch size -> how often the latency of each network is taken
+ROUNDS = {1: 31, 128: 7}  # batch size -> number of latency measurements per network
 
 
 class Augmented(nn.Module):
-    """The plain `network`, trained on images in poses that are drawn anew each time."""
+    """Plain `network` that is trained with random augmentation."""
 
     def __init__(self, network: nn.Sequential) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Augmented(nn.Module):
 
 
 class Searched(nn.Module):
-    """The plain `network`, tested with the largest of its probabilities over a grid of poses that are removed."""
+    """Plain `network` that is tested with its largest probabilities over a grid of poses to remove."""
 
     def __init__(self, network: nn.Sequential) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Searched(nn.Module):
 
 
 def look(network: nn.Sequential, images: Tensor, matrices: Tensor) -> Tensor:
-    """What the plain network says to `images` `(B, C, H, W)` seen through `matrices` `(B, 3, 3)`, sampled once."""
+    """Return the logits of the plain network for `images` `(B, C, H, W)` under `matrices` `(B, 3, 3)`, sampled once."""
     view, classifier = network
     seen = Warp((matrices,)).sample(images, view.grid, fill=border_mean(images))
     return classifier(seen.flatten(1, 2))
@@ -101,7 +101,7 @@ AROUND: dict[str, Callable[[Any], nn.Module]] = {"augmentation": Augmented, "sea
 
 
 def make_config(name: str, settings: dict[str, Any]) -> training.Config:
-    """How the network of a row is trained: all alike, the learning rate falling to an eighth of what it was."""
+    """Return the config of a row. Rows differ only in layers and predictor. The learning rate falls to an eighth."""
     return training.Config(
         chart="log_polar",
         examples=settings["examples"],
@@ -113,7 +113,7 @@ def make_config(name: str, settings: dict[str, Any]) -> training.Config:
 
 
 def make_network(name: str, settings: dict[str, Any], device: torch.device) -> nn.Module:
-    """The network of a row with random weights; what it costs does not depend on them."""
+    """Return the network of a row with random weights, which do not affect its costs."""
     pixels = torch.zeros(1, 1, 64, 64, dtype=torch.uint8, device=device)
     blank = data.ImageSet(images=pixels, labels=torch.zeros(1, dtype=torch.long, device=device), name="blank")
     network = make_job(make_config(name, {**settings, "batch_size": 1}), data.Splits(blank, blank, blank)).module
@@ -123,7 +123,7 @@ def make_network(name: str, settings: dict[str, Any], device: torch.device) -> n
 def measure_error(
     name: str, splits: data.Splits, settings: dict[str, Any], directory: Path, progress: ProgressLines
 ) -> dict[str, Any]:
-    """Train the network of a row and test it; the search is with the network that was trained with nothing."""
+    """Train and test the network of a row. The row `search` tests the network of the row `nothing`."""
     trained = "nothing" if name == "search" else name
     job = make_job(make_config(name, settings), splits, directory=directory / trained, name=trained)
     if name == "augmentation":
@@ -146,7 +146,7 @@ def measure_error(
 
 
 def tables(folder: Path) -> str:
-    """A section with a table for each finished file of figures in `folder`, as markdown."""
+    """Return a markdown section with a table for each complete file of figures in `folder`."""
     found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     return "\n\n".join(table(figures) for figures in found if "latency" in figures)
 
@@ -187,10 +187,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--examples", type=int, help="training images; 1,500 on a CPU and 10,000 on a GPU by default")
-    parser.add_argument("--epochs", type=int, help="7 on a CPU and 40 on a GPU by default")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of the CPU")
-    parser.add_argument("--out", type=Path, help="the figures; those it already holds are kept")
-    parser.add_argument("--docs", type=Path, help="put the tables of all files beside --out into this page")
+    parser.add_argument("--epochs", type=int, help="epochs; 7 on a CPU and 40 on a GPU by default")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="number of CPU threads")
+    parser.add_argument("--out", type=Path, help="file of figures to write; figures that it already holds are kept")
+    parser.add_argument("--docs", type=Path, help="page to write the tables of all files in the folder of --out to")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     device = find_device(given.device)
@@ -205,7 +205,7 @@ def main() -> None:
 
 
 def measure(out: Path, settings: dict[str, Any], device: torch.device) -> None:
-    """Measure what the file `out` does not hold yet, and write it there."""
+    """Measure the figures that the file `out` does not hold yet, and write them to it."""
     on_cpu = f"CPU ({platform.machine()}, threads: {torch.get_num_threads()})"
     figures: dict[str, Any] = {
         "device": on_cpu if device.type == "cpu" else torch.cuda.get_device_name(device),
@@ -217,7 +217,7 @@ def measure(out: Path, settings: dict[str, Any], device: torch.device) -> None:
         found = json.loads(out.read_text())
         for field in ("device", "torch", "settings"):
             if found[field] != figures[field]:
-                sys.exit(f"{out} has {field} {found[field]} and not {figures[field]}: choose another --out")
+                sys.exit(f"{out} was measured with {field} {found[field]}, got {figures[field]}; choose another --out")
         figures = found
     progress = ProgressLines()
     missing = [name for name in ROWS if name not in figures["rows"]]
@@ -253,4 +253,4 @@ if __name__ == "__main__":
     try:
         main()
     except (KeyboardInterrupt, training.Stopped):
-        sys.exit("stopped; the same command goes on from here")
+        sys.exit("stopped; the same command resumes")

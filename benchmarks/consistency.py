@@ -1,10 +1,10 @@
-"""Measures self-consistency of layers with random or trained weights on MNIST digits: slope, rms and median error.
+"""Measure the self-consistency of layers with random or trained weights on MNIST digits: slope, rms and median error.
 
     python benchmarks/consistency.py [--seeds 10] [--trained CHECKPOINT...] [--out results/consistency.json]
 
-Each test digit is enlarged and centred so that it fills 28/64 of
-a large picture, from which the transformed images are sampled, so that the figures speak of the layer and not of the
-interpolation. Errors are relative to the range of theta.
+Each test digit is enlarged and centred so that it fills 28/64 of a large canvas. The transformed images are sampled
+from the canvas, so that the figures measure the layer and not the interpolation. Errors are relative to the range of
+theta.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ projective_mnist = importlib.import_module("equivariant_transformers.data.projec
 
 X, Y, T = sympy.symbols("x y theta")
 LENS = sympy.sqrt(1 - 2 * T * (X**2 + Y**2))
-OWN = {  # groups that are not in the table, and how far they move the digits
+OWN = {  # groups that are not built in, and their ranges of theta
     "spiral": (et.Group.from_generator([[0.2, -1, 0], [1, 0.2, 0], [0, 0, 0]], name="spiral"), (-1.5, 1.5)),
     "dilation about (-0.2, -0.1)": (et.Group.from_generator([[1, 0, 0.2], [0, 1, 0.1], [0, 0, 0]]), (-np.log(2), 0.0)),
     "shear along the diagonal": (et.Group.from_generator([[0.5, -0.5, 0], [0.5, -0.5, 0], [0, 0, 0]]), (-0.8, 0.8)),
     "lens distortion": ((X / LENS, Y / LENS), (-0.5, 0.5)),
 }
-CONDITIONS = {  # name -> size, background, predictor, share of the seeds
+CONDITIONS = {  # name -> size, fill value, predictor, share of the seeds
     "64x64": ((64, 64), 0.0, "consistent", 1.0),
     "32x32": ((32, 32), 0.0, "consistent", 0.3),
     "48x80": ((48, 80), 0.0, "consistent", 0.3),
@@ -51,7 +51,7 @@ Results = dict[str, dict[str, dict[str, float | int]]]
 
 
 def ranges(condition: str) -> dict[str, tuple[float, float]]:
-    """The groups that are measured under a condition, and how far they move the digits."""
+    """Return the groups that are measured under a condition, with their ranges of theta."""
     return THETA | {name: theta for name, (_, theta) in OWN.items()} if "derived" in condition else THETA
 
 
@@ -64,7 +64,7 @@ def random_layers(name: str, condition: str, count: int) -> Iterator[et.Equivari
 
 
 def trained_layers(path: Path) -> dict[str, et.EquivariantTransformer]:
-    """The layers of a network of the trainer with the weights of its best epoch, by group."""
+    """Return the layers of a trained network with the weights of its best epoch, by group."""
     tensors, description = checkpoint.read(path)
     config = Config.from_dict(description["config"])
     blank = torch.zeros(1, 1, projective_mnist.SIZE, projective_mnist.SIZE, dtype=torch.uint8)
@@ -99,7 +99,7 @@ def measure(
 
 
 def table(results: Results) -> str:
-    """The figures as markdown, slope / rms / median in each cell; what misses the targets is bold."""
+    """Return a markdown table with slope / rms / median in each cell. Figures that miss the targets are bold."""
     seeds = {name: next(iter(rows.values()))["seeds"] for name, rows in results.items()}
     lines = [
         "| group | " + " | ".join(f"{name} ({seeds[name]} seeds)" for name in results) + " |",
@@ -126,7 +126,7 @@ def table(results: Results) -> str:
 
 
 def put(page: Path, name: str, content: str) -> None:
-    """Replace what stands between the marks called `name`."""
+    """Replace the content between the marks `name` of a page."""
     before, opening, rest = page.read_text().partition(f"<!-- {name} -->\n")
     _, closing, after = rest.partition(f"<!-- end of {name} -->")
     page.write_text(f"{before}{opening}{content}\n{closing}{after}")
@@ -134,11 +134,11 @@ def put(page: Path, name: str, content: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=16, help="how many of the digits are used")
-    parser.add_argument("--seeds", type=int, default=10, help="random initialisations")
+    parser.add_argument("--count", type=int, default=16, help="number of digits")
+    parser.add_argument("--seeds", type=int, default=10, help="number of random initialisations")
     parser.add_argument("--trained", type=Path, nargs="*", default=[], help="checkpoints of trained networks")
-    parser.add_argument("--out", type=Path, help="write the figures to this file; those it already holds are kept")
-    parser.add_argument("--docs", type=Path, help="put the table into this page")
+    parser.add_argument("--out", type=Path, help="file of figures to write; figures that it already holds are kept")
+    parser.add_argument("--docs", type=Path, help="page to write the tables to")
     arguments = parser.parse_args()
     digits = mnist.digits()[1].images[: arguments.count].numpy()
     results: Results = json.loads(arguments.out.read_text()) if arguments.out and arguments.out.exists() else {}

@@ -1,4 +1,4 @@
-"""What networks for images of 64 x 64 pixels cost, measured so that they can be compared: memory and latency."""
+"""Memory and latency of networks for images of 64 x 64 pixels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-_STATUS = Path("/proc/self/status")  # of Linux
+_STATUS = Path("/proc/self/status")  # on Linux only
 
 
 def noise(count: int, device: torch.device) -> Tensor:
@@ -21,9 +21,9 @@ def noise(count: int, device: torch.device) -> Tensor:
 
 
 def step_memory(make: Callable[[], nn.Module], batch_size: int, device: torch.device) -> float | None:
-    """MiB that a forward and backward pass of the network that `make` returns needs, beyond what is in use before.
+    """Measure the additional memory in MiB of a forward and backward pass of the network that `make` returns.
 
-    On the CPU it is the resident memory of a process of its own, None where the system does not tell.
+    On the CPU it is the resident memory of a separate process; None if the system does not report it.
     """
     if device.type == "cuda":
         return _step_memory(make, batch_size, device)
@@ -42,7 +42,7 @@ def _step_memory(make: Callable[[], nn.Module], batch_size: int, device: torch.d
         labels = torch.zeros(len(images), dtype=torch.long, device=device)
         F.cross_entropy(network(images), labels).backward()
 
-    step(noise(2, device))  # what is loaded and allocated once
+    step(noise(2, device))  # warm-up: loads and allocates what is needed once
     images = noise(batch_size, device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -53,7 +53,7 @@ def _step_memory(make: Callable[[], nn.Module], batch_size: int, device: torch.d
 
 
 def _memory(device: torch.device) -> tuple[int, int]:
-    """Bytes in use now, and the most that were in use."""
+    """Return the current and the peak memory in bytes."""
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
     status = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
@@ -69,7 +69,7 @@ def latency(
     rounds: int,
     progress: Callable[[str, float], None],
 ) -> dict[str, dict[str, float]]:
-    """Median milliseconds of each network on `images`, in turns, and median ratio to the `base` of the same round."""
+    """Measure each network on `images`, in turns: median milliseconds, and median ratio to `base` of the same round."""
     times: dict[str, list[float]] = {name: [] for name in networks}
     for turn in range(1 + rounds):
         for name, network in networks.items():
@@ -77,7 +77,7 @@ def latency(
             network(images)
             if images.is_cuda:
                 torch.cuda.synchronize(images.device)
-            if turn:  # the first one is for preparations
+            if turn:  # the first round is a warm-up
                 times[name].append(1e3 * (time.perf_counter() - start))
         progress(f"latency, batch {len(images)}", turn / rounds)
     return {

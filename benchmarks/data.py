@@ -1,4 +1,4 @@
-"""Times how long it takes to make each data set from MNIST, which is fetched first.
+"""Measure the time to generate each data set from MNIST, which is downloaded first.
 
 python benchmarks/data.py [--device cuda] [--threads 2] [NAME ...]
 """
@@ -31,7 +31,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     et.data.load("mnist")
     for name in arguments.names:
-        if arguments.device != "cpu":  # the first call loads the device's kernels
+        if arguments.device != "cpu":  # warm-up: the first call loads the kernels
             et.data.load(name, device=arguments.device, **OPTIONS[name])
             torch.accelerator.synchronize()
         wall, cpu = time.perf_counter(), time.process_time()

@@ -1,4 +1,4 @@
-"""Times `et demo` in a headless Chromium, from its start and from a slider to the pictures; and photographs it.
+"""Measure the start-up time and the response time of `et demo` in a headless Chromium, and take screenshots.
 
 python benchmarks/demo.py [--out docs/figures] [-- options of et demo]
 """
@@ -38,12 +38,12 @@ FOLLOW = """async ([group, part, done, count]) => {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, help="write demo_desktop.png and demo_phone.png into this folder")
+    parser.add_argument("--out", type=Path, help="folder to write demo_desktop.png and demo_phone.png to")
     parser.add_argument("rest", nargs="*", help="options of et demo, after --")
     arguments = parser.parse_args()
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
     with serving(arguments.rest) as (address, seconds), sync_playwright() as playwright:
-        print(f"et demo answers after {seconds:.1f} s")
+        print(f"et demo is ready after {seconds:.1f} s")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         measure(browser, address)
         for name, size in SIZES.items() if arguments.out else ():
@@ -53,7 +53,7 @@ def main() -> None:
 
 @contextmanager
 def serving(options: list[str]) -> Iterator[tuple[str, float]]:
-    """The address of a running demo, and the seconds until it answered."""
+    """Start a demo, and yield its address and the seconds until it is ready."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -61,7 +61,7 @@ def serving(options: list[str]) -> Iterator[tuple[str, float]]:
     command = [sys.executable, "-m", "equivariant_transformers", "demo", "--no-browser", "--port", str(port), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        assert process.stdout.readline(), "et demo has ended"
+        assert process.stdout.readline(), "et demo ended before it was ready"
         yield f"http://127.0.0.1:{port}", time.perf_counter() - start
         process.terminate()
 
@@ -77,7 +77,7 @@ def measure(browser: Browser, address: str) -> None:
     page = opened(browser, address, SIZES["desktop"])
     for what, part, done, count in (("pictures", ".et-hero", False, 40), ("curves", ".et-orbit", True, 10)):
         times = sorted(page.evaluate(FOLLOW, ["rotation", part, done, count]))
-        print(f"{what} after a slider moves: median {statistics.median(times):.0f} ms, longest {times[-1]:.0f} ms")
+        print(f"{what} after a slider moves: median {statistics.median(times):.0f} ms, maximum {times[-1]:.0f} ms")
     page.close()
 
 

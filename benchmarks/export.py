@@ -1,9 +1,8 @@
-"""Time of a classifier on the CPU: PyTorch itself, and its ONNX file in onnxruntime, in turns.
+"""Measure the time of a classifier on the CPU in PyTorch and, exported to ONNX, in onnxruntime, in turns.
 
     python benchmarks/export.py [--model projective-mnist] [--threads 1] [--rounds 30]
 
-Both take the same bytes and use the same number of threads. Read the ratios: the times hold for the machine that they
-were taken on.
+Both take the same bytes and use the same number of threads. Compare the ratios; the times depend on the machine.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ BATCHES = (1, 128)
 
 @torch.inference_mode()
 def median_times(functions, rounds):
-    """The median time in milliseconds of each function, called in turn."""
+    """Return the median time in milliseconds of each function; the functions are called in turns."""
     times = [[] for _ in functions]
     for turn in range(rounds + 3):
         for taken, function in zip(times, functions, strict=True):
@@ -38,7 +37,7 @@ def median_times(functions, rounds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="projective-mnist", help="a model file, or the name of a shipped model")
+    parser.add_argument("--model", default="projective-mnist", help="model file, or name of a pretrained model")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=30)
     arguments = parser.parse_args()

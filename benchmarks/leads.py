@@ -1,10 +1,10 @@
-"""Ideas for a lower error, most of them not in the library: the four-layer network with views, patched and trained.
+"""Train variants of the four-layer network with augmentation to lower its error; most are not in the library.
 
     python benchmarks/leads.py [--variant 'two passes'] [--variant 'three peers'] [--versions '8 copies'] [--fast]
     python benchmarks/leads.py --model projective-mnist-softmax [--model runs/NAME/model.safetensors] [--looks 8]
 
-Each run is a row of results/screening/leads.json. Rows that are there are not run again. With --model nothing is
-trained: the error of a network on eight versions of each validation digit is printed.
+Each run is a row of results/screening/leads.json. Runs that have a row are not repeated. With --model nothing is
+trained: the error of a network on eight copies of each validation digit is printed.
 """
 
 import argparse
@@ -40,13 +40,13 @@ from equivariant_transformers.training.optimization import Evaluation
 ROW = "ET-LP sh-hr-px-py: EMA, augmentation"
 OUT = Path("results/screening/leads.json")
 ABOUT = (
-    f"The row '{ROW}' of `et reproduce beat`, patched by benchmarks/leads.py. eight_versions: the error on eight "
-    "versions of each validation digit, of each network where there are several; teachers: the same for the teachers."
+    f"Row '{ROW}' of `et reproduce beat`, patched by benchmarks/leads.py. eight_versions: error of each network on "
+    "eight copies of each validation digit; teachers: the same error of each teacher."
 )
 
 
 class AntiAliased(nn.Module):
-    """The features of the paper's predictors, with a step of two samples taken after a binomial filter."""
+    """Features of the paper's predictors, with a binomial filter before each stride of two samples."""
 
     def __init__(self, trunk):
         super().__init__()
@@ -62,7 +62,7 @@ class AntiAliased(nn.Module):
 
 
 def halve(x, axis, periodic):
-    """Every other sample of `x` `(B, C, H, W)` along an axis after the filter (1, 2, 1) / 4."""
+    """Return every other sample of `x` `(B, C, H, W)` along an axis after the filter (1, 2, 1) / 4."""
     wide = pad(x, (1, 0) if axis == -1 else (0, 1), periodic)
     size = x.shape[axis]
     before, here, after = (wide.narrow(axis, k, size) for k in range(3))
@@ -71,7 +71,7 @@ def halve(x, axis, periodic):
 
 
 def background_padding(job, _):
-    """What a convolution sees beyond the chart is background, not grey."""
+    """Pad the convolutions with the fill value instead of grey."""
     for layer in job.module.canonicalizer.layers:
         layer.predictor.register_forward_pre_hook(lambda _, images: images[0] - images[0][..., :1, :1])
 
@@ -99,7 +99,7 @@ def both(job, splits):
 
 
 class Company(nn.Module):
-    """Networks that see the same images in training, each through views of its own; alone, the first one answers."""
+    """Networks that are trained together on the same images with separate augmentation. The first one is tested."""
 
     def __init__(self, *networks):
         super().__init__()
@@ -112,13 +112,13 @@ class Company(nn.Module):
 
 
 def others(job, splits, count):
-    """Networks like the job's, with weights of their own."""
+    """Return `count` jobs like `job` with different seeds."""
     seeds = (100 * (k + 1) + job.config.seed for k in range(count))
     return [make_job(job.config.replace(seed=seed), splits, name=f"seed {seed}") for seed in seeds]
 
 
 def three_peers(job, splits):
-    """Each of three networks learns the labels and what the others answer on average."""
+    """Train three networks on the labels and on the mean prediction of the other two."""
     job.module = Company(job.module, *(one.module for one in others(job, splits, 2)))
 
     def loss(logits, labels):
@@ -132,12 +132,12 @@ def three_peers(job, splits):
 
 
 class Taught(nn.Module):
-    """A network that is shown in training what its teachers answer, through the same views or views of their own."""
+    """Network that also returns the predictions of its teachers in training, with the same or separate augmentation."""
 
     def __init__(self, network, teachers, *, same_views):
         super().__init__()
         self.network = network
-        self.teachers = tuple(teachers)  # not parts of it: they are neither trained nor kept
+        self.teachers = tuple(teachers)  # not submodules: they are neither trained nor saved
         self.same_views = same_views
 
     def forward(self, images):
@@ -152,17 +152,17 @@ class Taught(nn.Module):
 
 
 def teach(teacher, images, start):
-    """What a trained network says of images that were moved by `start`: logarithms of probabilities."""
+    """Return the log-probabilities of a trained network for images transformed by `start`."""
     return (teacher.read(teacher.canonicalizer(images, start)).float() / WARMTH).log_softmax(1)
 
 
 WARMTH = 2.0
-"""What logits are divided by before a network is compared with its teachers."""
+"""Temperature of the logits in the comparison of a network with its teachers."""
 TEACHERS = {}
 
 
 def teachers(job, splits):
-    """Three networks like the job's, trained."""
+    """Train three networks like the job's and return them."""
     if job.config not in TEACHERS:
         jobs = others(job, splits, 3)
         train(jobs)
@@ -173,7 +173,7 @@ def teachers(job, splits):
 
 
 def taught(job, splits, *, same_views):
-    """Half of the loss is about labels, half about what three trained networks answer on average."""
+    """Train with a loss of one half labels and one half mean predictions of three trained networks."""
     job.module = Taught(job.module, teachers(job, splits), same_views=same_views)
 
     def loss(logits, labels):
@@ -199,7 +199,7 @@ VARIANTS = {
 
 
 def more_versions(splits, config):
-    """Eight versions of the validation digits: with as many digits, less depends on how each was moved."""
+    """Return a loader of eight copies of each validation digit, so that the error depends less on single poses."""
     known, _ = digits()
     order = torch.randperm(len(known.labels), generator=torch.Generator().manual_seed(config.data_seed))
     chosen = known.take(order[EXAMPLES : EXAMPLES + VALIDATION])
@@ -220,20 +220,20 @@ def more_versions(splits, config):
 
 
 def error(module, loader, config):
-    """Of `module` in per cent."""
+    """Return the error of `module` in per cent."""
     return Evaluation(module, loader, config, capture=False).error()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--variant", action="append", help="one of them; may be repeated")
-    parser.add_argument("--model", action="append", help="a trained network, by name or file; may be repeated")
-    parser.add_argument("--looks", type=int, default=1, help="over how many views the answers of --model are averaged")
-    parser.add_argument("--versions", default="1 copy", help="the column of the row, as in '8 copies'")
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--epochs", type=int, help="instead of those of the row")
-    parser.add_argument("--examples", type=int, help="instead of all 10,000")
-    parser.add_argument("--fast", action="store_true", help="bfloat16 and compiled, as for a GPU")
+    parser.add_argument("--variant", action="append", help="variant to train; may be repeated; all by default")
+    parser.add_argument("--model", action="append", help="model file or name of a pretrained model; may be repeated")
+    parser.add_argument("--looks", type=int, default=1, help="test-time augmentation: predictions per image of --model")
+    parser.add_argument("--versions", default="1 copy", help="column of the table, such as '8 copies'")
+    parser.add_argument("--seeds", type=int, default=1, help="number of runs per variant")
+    parser.add_argument("--epochs", type=int, help="epochs; those of the row by default")
+    parser.add_argument("--examples", type=int, help="training images; 10,000 by default")
+    parser.add_argument("--fast", action="store_true", help="compile the networks and use bfloat16, for GPUs")
     arguments = parser.parse_args()
     patches = {name: lookup(VARIANTS, name, "variant") for name in arguments.variant or VARIANTS}
     chosen = EXPERIMENTS["beat"].configs(only=[ROW, arguments.versions], seeds=arguments.seeds, fast=arguments.fast)

@@ -1,8 +1,8 @@
-"""Time of one training step of the paper's networks, and where it goes.
+"""Measure and profile one training step of the paper's networks.
 
     python benchmarks/step.py [--device cuda] [--profile]
 
-Absolute times mean something on a GPU alone; on a CPU read the ratios.
+On a CPU compare the ratios; the absolute times are meaningful on a GPU only.
 """
 
 import argparse
@@ -23,7 +23,7 @@ LAYERS = ("x_shear", "hyperbolic_rotation", "x_perspective", "y_perspective")
 
 
 def digits(count, device):
-    """Noise of the size of Projective MNIST: the time of a step does not depend on what is in the images."""
+    """Return noise in the shape of Projective MNIST; the time of a step does not depend on the image content."""
     images = torch.randint(256, (count, 1, 64, 64), dtype=torch.uint8, device=device)
     labels = torch.randint(10, (count,), device=device)
     return ImageSet(images=images, labels=labels, name="noise", mean=(128.0,), std=(74.0,))
@@ -35,7 +35,7 @@ def make(config, dataset):
 
 
 def step_ms(runs, repeats):
-    """Milliseconds of one step of all `runs`, side by side; the median of five measurements."""
+    """Return the milliseconds of one step of all `runs` together, as the median of five measurements."""
     times = []
     for _ in range(5):
         for run in runs:
@@ -52,7 +52,7 @@ def step_ms(runs, repeats):
 
 
 def kernels(run, repeats=20):
-    """The kernels that take most of a step: name, microseconds and calls a step."""
+    """Return the kernels of a step, slowest first: name, microseconds per step and calls per step."""
     run.begin(0)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(repeats):
@@ -68,8 +68,8 @@ def main():
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--predictors", default="softmax,consistent")
     parser.add_argument("--settings", default="float32,bfloat16:compile", help="precision[:compile], comma separated")
-    parser.add_argument("--runs", default="1", help="how many runs side by side, comma separated")
-    parser.add_argument("--inductor", default="", help="options of the compiler to try: key=value, comma separated")
+    parser.add_argument("--runs", default="1", help="numbers of simultaneous runs, comma separated")
+    parser.add_argument("--inductor", default="", help="compiler options: key=value, comma separated")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()

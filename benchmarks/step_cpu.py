@@ -1,9 +1,9 @@
-"""Time of one training step of the four-layer network on the CPU, beside the authors' 2019 network, in turns.
+"""Measure one training step of the four-layer network and of the authors' 2019 network on the CPU, in turns.
 
     python benchmarks/step_cpu.py [--threads 2] [--batch 128] [--rounds 7]
 
-The 2019 network is `legacy.Network2019`, evaluated as the authors' code does it: each layer multiplies a homogeneous
-grid by the matrices of the batch, divides, and samples. Both take the same images; read the ratios, not the times.
+The 2019 network is `legacy.Network2019`, evaluated as in the authors' code: each layer multiplies a homogeneous grid by
+the matrices of the batch, divides, and samples. Both networks take the same images. Compare the ratios, not the times.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from equivariant_transformers.training.optimization import Optimization
 
 
 class GridByMatrix(nn.Module):
-    """A `Network2019` that moves its sampling grids by `bmm`."""
+    """`Network2019` that transforms its sampling grids with `bmm`."""
 
     def __init__(self, network):
         super().__init__()
@@ -64,7 +64,7 @@ class GridByMatrix(nn.Module):
 
 
 class Authors:
-    """The authors' training step: Adam with their options, one tensor at a time."""
+    """Training step of the authors: Adam with their options, one tensor at a time."""
 
     def __init__(self, loader):
         torch.manual_seed(0)
@@ -98,7 +98,7 @@ class Authors:
 
 
 class Ours:
-    """This library's step, as `training.train` takes it."""
+    """Training step of this library, as in `training.train`."""
 
     def __init__(self, loader, predictor, compiled):
         memory.keep()
@@ -113,7 +113,7 @@ class Ours:
 
 
 def work(connection, name, batch, threads):
-    """Take a step whenever asked to, and answer with its time and its CPU time."""
+    """Run a step for each message on `connection`, and send its wall time and CPU time."""
     torch.set_num_threads(threads)
     loader = Loader(digits(2 * batch, "cpu"), batch_size=batch)
     predictor, _, compiled = name.partition(", ")
@@ -130,16 +130,16 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--compile", action="store_true", help="compiled steps too")
+    parser.add_argument("--compile", action="store_true", help="measure compiled steps too")
     given = parser.parse_args()
     names = ["2019", "softmax", "consistent"] + ["softmax, compiled", "consistent, compiled"] * given.compile
-    # Each in a process of its own: training changes how its process keeps memory.
+    # One process per network, because training changes the memory allocation of its process.
     context = multiprocessing.get_context("spawn")
     pipes = {}
     for name in names:
         pipes[name], end = context.Pipe()
         context.Process(target=work, args=(end, name, given.batch, given.threads), daemon=True).start()
-        for _ in range(2):  # the last preparations, before the next process begins
+        for _ in range(2):  # warm-up, before the next process starts
             pipes[name].send(True)
             pipes[name].recv()
     times = {name: [] for name in names}
@@ -151,7 +151,7 @@ def main():
         pipe.send(False)
     print(f"torch {torch.__version__}, {given.threads} threads, batch {given.batch}")
     for name, rounds in times.items():
-        ratios = torch.tensor(times["2019"]) / torch.tensor(rounds)  # of two steps of the same round
+        ratios = torch.tensor(times["2019"]) / torch.tensor(rounds)  # between steps of the same round
         wall, used = ratios.quantile(0.5, dim=0).tolist()
         milliseconds = 1e3 * statistics.median(row[0] for row in rounds)
         print(f"{name:21}{milliseconds:6.0f} ms, 2019 / this: {wall:.2f} in wall time, {used:.2f} in CPU time")

@@ -1,9 +1,9 @@
-"""Times group matrices, sampling grids and homography warps on the CPU, beside kornia doing the same warp.
+"""Measure group matrices, sampling grids and homography warps on the CPU, and the same warps in kornia.
 
     python benchmarks/warp.py [--json FILE]
 
-Both libraries take turns in one process on the same inputs, so that their ratio means something on a noisy machine; the
-times themselves hold for the machine they were taken on.
+Both libraries are measured in turns in one process on the same inputs. Compare the ratios; the times depend on the
+machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHAPES = [(128, 1, 64, 64), (16, 3, 224, 224)]
 
 
 def take_turns(functions: dict[str, Callable[[], object]], rounds: int = 60) -> dict[str, float]:
-    """The median time in milliseconds of each function, called in turn."""
+    """Return the median time in milliseconds of each function; the functions are called in turns."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     for turn in range(rounds + 5):
         for name, function in functions.items():
@@ -37,7 +37,7 @@ def take_turns(functions: dict[str, Callable[[], object]], rounds: int = 60) -> 
 
 
 def homographies(batch: int) -> torch.Tensor:
-    """A rotation, a shear and a perspective in one matrix an image."""
+    """Return one matrix per image that combines a rotation, a shear and a perspective."""
     theta = torch.linspace(-0.4, 0.4, batch)
     return (
         et.group("rotation").matrix(theta) @ et.group("x_shear").matrix(theta) @ et.group("x_perspective").matrix(theta)
