@@ -27,8 +27,8 @@ FIGURE_CHARTS = (
     "x_shear",
     "hyperbolic_rotation",
     "x_perspective",
-)  # the paper's appendix figure
-THETA = {  # how far each group moves the digit
+)  # charts in the paper's appendix figure
+THETA = {  # parameter of each group
     "x_translation": 0.4,
     "y_translation": 0.4,
     "rotation": math.pi / 4,
@@ -44,7 +44,7 @@ THETA = {  # how far each group moves the digit
 
 
 def digit(character: str = "5", pixels: int = 128) -> torch.Tensor:
-    """A picture `(1, 1, pixels, pixels)` of a character, white on black."""
+    """Return a picture `(1, 1, pixels, pixels)` of a character, white on black."""
     figure = Figure(figsize=(1, 1), dpi=pixels, facecolor="black")
     figure.text(0.5, 0.47, character, color="white", fontsize=48, ha="center", va="center", weight="bold")
     canvas = FigureCanvasAgg(figure)
@@ -78,7 +78,7 @@ def draw_groups(image: torch.Tensor, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("out"), help="where the pictures go")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="folder to write the pictures to")
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     image = digit()

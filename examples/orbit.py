@@ -1,4 +1,4 @@
-"""An animation: a digit moves, its picture in the chart slides, the canonical image stands still. Nothing is trained.
+"""Draw an animation: a digit moves, the digit in the chart slides, the canonical image does not change. No training.
 
 python examples/orbit.py [--out out] [--frames 48]
 """
@@ -24,13 +24,13 @@ REACH = {"rotation": math.pi, "x_shear": 0.9}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("out"), help="where the animation goes")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="folder to write the animation to")
     parser.add_argument("--frames", type=int, default=48)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
     layers = {name: et.EquivariantTransformer(name, in_channels=1) for name in REACH}
-    smaller = et.Warp.projective(et.group("dilation").matrix(0.25))  # with room around it
+    smaller = et.Warp.projective(et.group("dilation").matrix(0.25))  # leaves a margin around the digit
     picture = smaller.image(digit("2", 256), antialias=True)
     turns = (torch.arange(given.frames) / given.frames * 2 - 1).tolist()
     frames = [frame(layers, picture, turn) for turn in turns]
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def frame(layers: dict[str, et.EquivariantTransformer], picture: torch.Tensor, turn: float) -> Image.Image:
-    """One picture of the animation; `turn` runs from -1 to 1."""
+    """Return one frame of the animation. `turn` runs from -1 to 1."""
     figure = Figure(figsize=(7.6, 4.9), layout="constrained", facecolor=BACKGROUND)
     for row, (name, layer) in zip(figure.subplots(2, 3), layers.items(), strict=True):
         periodic = et.group(name).period is not None

@@ -1,4 +1,4 @@
-"""A group by its formula: canonical coordinates of a wave, a layer for it, and whether the layer follows.
+"""Define a group by its formula, derive its canonical coordinates, and measure the self-consistency of a layer.
 
 python examples/own_group.py
 """
@@ -12,7 +12,7 @@ import equivariant_transformers as et
 
 
 def flags(pixels: int = 96) -> torch.Tensor:
-    """Three soft pictures `(3, 1, pixels, pixels)` of a flag on a pole."""
+    """Return three blurred pictures `(3, 1, pixels, pixels)` of a flag on a pole."""
     ticks = torch.linspace(-1, 1, pixels)
     x, y = torch.meshgrid(ticks, ticks, indexing="xy")
     flag = (x.abs() < 0.12) & (y.abs() < 0.5) | ((y + 0.35).abs() < 0.15) & (x > 0) & (x < 0.4)
@@ -22,7 +22,7 @@ def flags(pixels: int = 96) -> torch.Tensor:
 
 def main() -> None:
     x, y, theta = sympy.symbols("x y theta")
-    wave = (x + theta * sympy.sin(3 * y), y)  # rows that are pushed sideways by a sine
+    wave = (x + theta * sympy.sin(3 * y), y)  # shifts each row by a sine of its height
     chart = et.derive(wave, name="wave")
     print(chart)
     print(chart.formulas)

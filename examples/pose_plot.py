@@ -1,4 +1,4 @@
-"""Predicted against true pose for layers with random weights: this library's predictor beside the paper's.
+"""Plot predicted against true poses of layers with random weights, for this library's and the paper's predictor.
 
 python examples/pose_plot.py [--out out]
 """
@@ -21,11 +21,11 @@ RANGES = {"rotation": (-math.pi, math.pi), "x_shear": (-1.5, 1.5), "dilation": (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("out"), help="where the picture goes")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="folder to write the plot to")
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     pictures = torch.cat([digit(character, pixels=256) for character in "23479"])
-    # Half the size, so that nothing is cropped when they grow again.
+    # Half the size, so that dilation does not crop them.
     pictures = et.Warp.projective(et.group("dilation").matrix(math.log(2))).image(pictures, antialias=True)
     figure, axes = plt.subplots(2, len(RANGES), figsize=(11, 7), layout="constrained")
     for row, predictor in zip(axes, ("consistent", "softmax"), strict=True):

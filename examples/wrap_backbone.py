@@ -1,8 +1,8 @@
-"""An ordinary training loop around a network of timm or torchvision. The lines marked with + put layers in front of it.
+"""Train a network of timm or torchvision in an ordinary loop. The lines marked with + add a layer in front of it.
 
 python examples/wrap_backbone.py FOLDER [--network resnet18] [--epochs 3]
 
-FOLDER has a subfolder of images for each class; docs/tutorial.md makes one.
+FOLDER has a subfolder of images per class; docs/tutorial.md creates such a folder.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ except ImportError:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, help="a subfolder of images for each class")
-    parser.add_argument("--network", default="resnet18", help="its name in timm or torchvision")
+    parser.add_argument("folder", type=Path, help="folder with a subfolder of images per class")
+    parser.add_argument("--network", default="resnet18", help="name of a network in timm or torchvision")
     parser.add_argument("--epochs", type=int, default=3)
     given = parser.parse_args()
     torch.manual_seed(0)
@@ -44,7 +44,7 @@ def main() -> None:
         model.eval()
         with torch.no_grad():
             right = model(validation.normalise(validation.images)).argmax(1) == validation.labels
-        print(f"epoch {epoch + 1}: {100 * right.float().mean().item():.1f} % of the validation images right")
+        print(f"epoch {epoch + 1}: validation accuracy {100 * right.float().mean().item():.1f} %")
 
 
 if __name__ == "__main__":
