@@ -1,21 +1,21 @@
-# Everything happens in a virtual environment that the first command makes, with what that command needs.
+# Each target runs in a virtual environment, which is created on first use with the dependencies of the target.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
 .PHONY: run pictures demo test lint types tests docs benchmark clean
 
-run: $(VENV)/.train  ## fetch MNIST, train a small ET network beside a plain CNN, draw what its layers do
+run: $(VENV)/.train  ## download MNIST, train a small ET network and a plain CNN, draw the output of the layers
 	$(BIN)/python examples/quickstart.py --out out
 
 pictures: $(VENV)/.train  ## draw the coordinate systems of the paper, each group acting on a digit, and predicted poses
 	$(BIN)/python examples/first_look.py --out out
 	$(BIN)/python examples/pose_plot.py --out out
 
-demo: $(VENV)/.demo  ## a page on which one distorts digits and sees what each layer does
+demo: $(VENV)/.demo  ## open a page that shows the effect of each layer on a distorted digit
 	$(BIN)/et demo
 
-test: lint types tests  ## everything a change must pass
+test: lint types tests  ## run all checks that a change must pass
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -28,10 +28,10 @@ types: $(VENV)/.dev
 tests: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --dist loadgroup -q
 
-docs: $(VENV)/.docs  ## the documentation site, into out/site (the tests build it too)
+docs: $(VENV)/.docs  ## build the documentation site in out/site (the tests build it too)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-benchmark: $(VENV)/.benchmark  ## warping beside kornia
+benchmark: $(VENV)/.benchmark  ## compare the speed of warps with kornia
 	$(BIN)/python benchmarks/warp.py
 
 $(VENV)/.%: pyproject.toml constraints.txt

@@ -1,4 +1,4 @@
-"""Pages of the documentation site that no file in docs/ holds: the API, the notebook, and formulas as MathML."""
+"""Hooks of the documentation site: pages generated from docstrings and from the notebook, and formulas as MathML."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Replace formulas by MathML, which needs no script and no fonts."""
+    """Replace formulas by MathML, which needs no scripts and no fonts."""
     return FORMULA.sub(mathml, html)
 
 
@@ -89,7 +89,7 @@ def public(module: griffe.Object | griffe.Alias) -> dict[str, griffe.Object | gr
     """Return the names in `__all__`, or the public names that the module itself defines if it has no `__all__`."""
     own = (name for name, thing in module.members.items() if not (name.startswith("_") or thing.is_alias))
     found = {str(name): module[str(name)] for name in module.exports or own}
-    # A function that is called like its module: data.mnist is the function.
+    # A function with the name of its module takes precedence: data.mnist is the function.
     return {name: thing[name] if thing.is_module and name in thing.members else thing for name, thing in found.items()}
 
 
@@ -118,7 +118,7 @@ def first_sentence(thing: griffe.Object | griffe.Alias) -> str:
 
 
 class Doctests(griffe.Extension):
-    """Turns the examples in docstrings, which Markdown reads as quotations, into code blocks."""
+    """Griffe extension that turns examples in docstrings, which are quotations in Markdown, into code blocks."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring:

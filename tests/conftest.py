@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-sys.path.insert(0, str(Path(__file__).parent))  # modules that tests share
+sys.path.insert(0, str(Path(__file__).parent))  # for modules shared by tests
 sys.path.insert(0, str(Path(__file__).parent / "demo"))
 
 import chromium
@@ -14,17 +14,17 @@ import chromium
 settings.register_profile("default", max_examples=25, deadline=None, derandomize=True)
 settings.load_profile("default")
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # one process a core: more threads would only fight for it
+if "PYTEST_XDIST_WORKER" in os.environ:  # one process per core: more threads would compete for it
     torch.set_num_threads(1)
-    os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start: sums depend on the number of threads
+    os.environ["OMP_NUM_THREADS"] = "1"  # for subprocesses of tests: sums depend on the number of threads
 
 
 NO_BROWSER = "needs a Chromium"
 
 
 def pytest_addoption(parser):
-    parser.addoption("--fuzz-scale", type=int, default=1, help="run N times as many cases of each fuzzer")
-    parser.addoption("--fuzz-case", type=int, default=None, help="run this case of each fuzzer alone")
+    parser.addoption("--fuzz-scale", type=int, default=1, help="factor on the number of cases of each fuzzer")
+    parser.addoption("--fuzz-case", type=int, default=None, help="number of the only case to run of each fuzzer")
 
 
 def pytest_collection_modifyitems(items):
@@ -45,5 +45,5 @@ def pytest_terminal_summary(terminalreporter):
     if left_out:
         names = ", ".join(chromium.NAMES)
         terminalreporter.write_line(
-            f"NOT TESTED: the demo's page, {len(left_out)} tests. No Chromium ({names}) and playwright were found."
+            f"NOT TESTED: {len(left_out)} tests of the demo's page need playwright and Chromium ({names})."
         )
