@@ -17,7 +17,7 @@ from small import bars, network
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from equivariant_transformers import data, models, viz
+from equivariant_transformers import Canonicalized, Canonicalizer, data, models, viz
 from equivariant_transformers.cli import main
 from equivariant_transformers.data import ImageSet, Splits
 from equivariant_transformers.data.files import atomic_write
@@ -57,7 +57,7 @@ def made(monkeypatch):
         configs.append(config)
         if config.dropout == 0.9:
             raise RuntimeError("out of memory")
-        return network(config.seed, config.dropout)
+        return Canonicalized(network(config.seed, config.dropout), Canonicalizer([]))
 
     monkeypatch.setattr(job_module, "make_module", make_module)
     monkeypatch.setattr(runner, "load_data", lambda *_, **__: Splits(bars(100, 0), bars(33, 1), bars(40, 2)))
@@ -238,7 +238,7 @@ LAST = BEST.replace(keep="last")
 
 def test_looks_take_smaller_batches_and_no_more_memory():
     splits = Splits(*(bars(300, seed) for seed in range(3)))
-    for tta, size in ((1, 250), (8, 31), (300, 1)):
+    for tta, size in ((1, 250), (8, 31), (256, 1)):
         job = job_module.make_job(LAST.replace(tta=tta), splits)
         assert job.validation.batch_size == job.test.batch_size == size
 

@@ -15,6 +15,7 @@ from equivariant_transformers import cli
 from equivariant_transformers.data import ImageSet
 from equivariant_transformers.hub.classifier import Card, Classifier
 from equivariant_transformers.hub.export import OPSET, ExportError, blobs, to_onnx, to_program
+from equivariant_transformers.nn import Step
 from equivariant_transformers.nn.predictors import SoftmaxPredictor
 from equivariant_transformers.training import Config
 
@@ -154,7 +155,7 @@ class Still(nn.Module):
 
     def forward(self, images):
         zero = images.mean((1, 2, 3))[:, None] * 0
-        return et.Canonicalization(images, et.Warp.identity(), zero, ("rotation",), zero, (), 0.0)
+        return et.Canonicalization(images, (Step(None, zero, zero, (), et.Warp.identity()),), 0.0)
 
 
 def test_outputs_have_names(tmp_path):

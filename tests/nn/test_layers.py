@@ -405,7 +405,7 @@ def test_inference_can_be_captured_in_a_cuda_graph(pixels):
         (lambda _: et.Canonicalized("z2cnn", et.Canonicalizer(["x_shear"])), TypeError, "backbone must be a module"),
         (lambda _: et.Canonicalized(nn.Flatten(), "x_shear"), TypeError, "canonicalizer must be a module"),
         (
-            lambda x: et.Canonicalized(nn.Flatten(), nn.Identity())(x),
+            lambda x: et.Canonicalized(nn.Flatten(), et.Canonicalizer([])).read(x),
             TypeError,
             "must return a Canonicalization, got a Ten",
         ),

@@ -65,7 +65,8 @@ class Canonicalizer(nn.Module):
     ) -> None:
         super().__init__()
         if isinstance(layers, str) or not isinstance(layers, Iterable):
-            raise ValueError(f"layers must be a list, got {quote(layers)}; write [{quote(layers)}]")
+            hint = f"; write [{quote(layers)}]" if isinstance(layers, str) else ""
+            raise ValueError(f"layers must be a list, got {quote(layers)}{hint}")
         iterations = whole_number("iterations", iterations, most=MOST_ITERATIONS)
         min_confidence = None if min_confidence is None else real_number("min_confidence", min_confidence)
         if min_confidence is not None and not 0 < min_confidence <= 1:

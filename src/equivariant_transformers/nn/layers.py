@@ -30,8 +30,6 @@ from equivariant_transformers.text import quote
 
 PoseRange = tuple[float, float]
 
-_MOST_PASSES = 100
-
 
 class ChartGrid(Exact):
     """Grid of a chart as a buffer."""
