@@ -29,8 +29,8 @@ from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.data.progress import ProgressLines
 from equivariant_transformers.data.synthesis import pose_matrix
 from equivariant_transformers.experiments import results
-from equivariant_transformers.geometry.resampling import border_mean
 from equivariant_transformers.geometry.warp import Warp
+from equivariant_transformers.nn.canonicalizer import Canonicalized
 from equivariant_transformers.training.job import find_device, make_job
 from equivariant_transformers.training.optimization import Evaluation
 
@@ -52,7 +52,7 @@ ROUNDS = {1: 31, 128: 7}  # batch size -> number of latency measurements per net
 class Augmented(nn.Module):
     """Plain `network` that is trained with random augmentation."""
 
-    def __init__(self, network: nn.Sequential) -> None:
+    def __init__(self, network: Canonicalized) -> None:
         super().__init__()
         self.network = network
 
@@ -60,13 +60,13 @@ class Augmented(nn.Module):
         if not self.training:
             return self.network(images)
         draws = [half * (2 * torch.rand(len(images), device=images.device) - 1) for half in AUGMENTATION.values()]
-        return look(self.network, images, pose_matrix(torch.stack(draws, -1), tuple(AUGMENTATION)))
+        return self.network(images, Warp.projective(pose_matrix(torch.stack(draws, -1), tuple(AUGMENTATION))))
 
 
 class Searched(nn.Module):
     """Plain `network` that is tested with its largest probabilities over a grid of poses to remove."""
 
-    def __init__(self, network: nn.Sequential) -> None:
+    def __init__(self, network: Canonicalized) -> None:
         super().__init__()
         self.network = network
         poses = torch.cartesian_prod(*(torch.linspace(*line) for line in SEARCH))
@@ -77,16 +77,10 @@ class Searched(nn.Module):
             return self.network(images)
         found = []
         for some in self.matrices.split(max(1, 128 // len(images))):  # several poses of a small batch at once
-            logits = look(self.network, images.repeat(len(some), 1, 1, 1), some.repeat_interleave(len(images), 0))
+            start = Warp.projective(some.repeat_interleave(len(images), 0))
+            logits = self.network(images.repeat(len(some), 1, 1, 1), start)
             found.append(logits.softmax(1).unflatten(0, (len(some), -1)).amax(0))
         return torch.stack(found).amax(0)
-
-
-def look(network: nn.Sequential, images: Tensor, matrices: Tensor) -> Tensor:
-    """Return the logits of the plain network for `images` `(B, C, H, W)` under `matrices` `(B, 3, 3)`, sampled once."""
-    view, classifier = network
-    seen = Warp((matrices,)).sample(images, view.grid, fill=border_mean(images))
-    return classifier(seen.flatten(1, 2))
 
 
 ROWS: dict[str, dict[str, Any]] = {  # name -> fields of the config

@@ -1,7 +1,7 @@
 """Train variants of the four-layer network with augmentation to lower its error; most are not in the library.
 
     python benchmarks/leads.py [--variant 'two passes'] [--variant 'three peers'] [--versions '8 copies'] [--fast]
-    python benchmarks/leads.py --model projective-mnist-softmax [--model runs/NAME/model.safetensors] [--looks 8]
+    python benchmarks/leads.py --model projective-mnist-softmax [--model runs/NAME/model.safetensors] [--tta 8]
 
 Each run is a row of results/screening/leads.json. Runs that have a row are not repeated. With --model nothing is
 trained: the error of a network on eight copies of each validation digit is printed.
@@ -31,6 +31,7 @@ from equivariant_transformers.data.projective_mnist_set import (
 from equivariant_transformers.data.synthesis import image_set
 from equivariant_transformers.experiments import EXPERIMENTS, results
 from equivariant_transformers.geometry.groups import lookup
+from equivariant_transformers.nn.augment import TTA
 from equivariant_transformers.nn.conv import pad, wrap_around
 from equivariant_transformers.nn.kernels import plain
 from equivariant_transformers.training import memory, train
@@ -101,14 +102,16 @@ def both(job, splits):
 class Company(nn.Module):
     """Networks that are trained together on the same images with separate augmentation. The first one is tested."""
 
-    def __init__(self, *networks):
+    def __init__(self, augmentation, *networks):
         super().__init__()
+        self.augmentation = augmentation
         self.networks = nn.ModuleList(networks)
 
-    def forward(self, images):
+    def forward(self, images, start=None):
         if not self.training:
-            return self.networks[0](images)
-        return torch.stack([network(images) for network in self.networks], 1)
+            return self.networks[0](images, start)
+        starts = [start, *(self.augmentation.random(images) for _ in self.networks[1:])]
+        return torch.stack([network(images, start) for network, start in zip(self.networks, starts, strict=True)], 1)
 
 
 def others(job, splits, count):
@@ -119,7 +122,7 @@ def others(job, splits, count):
 
 def three_peers(job, splits):
     """Train three networks on the labels and on the mean prediction of the other two."""
-    job.module = Company(job.module, *(one.module for one in others(job, splits, 2)))
+    job.module = Company(job.augmentation, job.module, *(one.module for one in others(job, splits, 2)))
 
     def loss(logits, labels):
         answers = logits.log_softmax(2)  # (B, networks, classes)
@@ -134,19 +137,19 @@ def three_peers(job, splits):
 class Taught(nn.Module):
     """Network that also returns the predictions of its teachers in training, with the same or separate augmentation."""
 
-    def __init__(self, network, teachers, *, same_views):
+    def __init__(self, network, teachers, augmentation, *, same_views):
         super().__init__()
         self.network = network
         self.teachers = tuple(teachers)  # not submodules: they are neither trained nor saved
+        self.augmentation = augmentation
         self.same_views = same_views
 
-    def forward(self, images):
+    def forward(self, images, start=None):
         if not self.training:
-            return self.network(images)
-        stack = self.network.canonicalizer
-        out = stack(images)
+            return self.network(images, start)
+        out = self.network.canonicalizer(images, start)
         with torch.no_grad():
-            starts = [out.start if self.same_views else stack.augment.draw(images) for _ in self.teachers]
+            starts = [start if self.same_views else self.augmentation.random(images) for _ in self.teachers]
             taught = [teach(t, images, start) for t, start in zip(self.teachers, starts, strict=True)]
         return torch.stack([self.network.read(out), torch.stack(taught).logsumexp(0)], 1)
 
@@ -174,7 +177,7 @@ def teachers(job, splits):
 
 def taught(job, splits, *, same_views):
     """Train with a loss of one half labels and one half mean predictions of three trained networks."""
-    job.module = Taught(job.module, teachers(job, splits), same_views=same_views)
+    job.module = Taught(job.module, teachers(job, splits), job.augmentation, same_views=same_views)
 
     def loss(logits, labels):
         own, theirs = logits.unbind(1)
@@ -228,7 +231,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--variant", action="append", help="variant to train; may be repeated; all by default")
     parser.add_argument("--model", action="append", help="model file or name of a pretrained model; may be repeated")
-    parser.add_argument("--looks", type=int, default=1, help="test-time augmentation: predictions per image of --model")
+    parser.add_argument("--tta", type=int, default=1, help="test-time augmentation: predictions per image of --model")
     parser.add_argument("--versions", default="1 copy", help="column of the table, such as '8 copies'")
     parser.add_argument("--seeds", type=int, default=1, help="number of runs per variant")
     parser.add_argument("--epochs", type=int, help="epochs; those of the row by default")
@@ -251,8 +254,9 @@ def main():
     if arguments.model:
         memory.keep()
         for name in arguments.model:
-            module = place(load(name, arguments.tta).module, device)
-            print(name, error(module, wide, configs[0]), flush=True)
+            classifier = load(name, arguments.tta)
+            module = TTA(classifier.module, classifier.augmentation, arguments.tta)
+            print(name, error(place(module, device), wide, configs[0]), flush=True)
         return
     jobs = [make_job(config, splits, name=f"{name}, seed {config.seed}") for name, config in runs]
     for (name, _), job in zip(runs, jobs, strict=True):

@@ -21,7 +21,7 @@ def plain():
     """The backbone with random weights, the last ones large, so that its probabilities differ."""
     network = compare.make_network("nothing", {"examples": 1, "epochs": 1}, torch.device("cpu")).eval()
     with torch.no_grad():
-        network[1].head.weight *= 1000
+        network.backbone.head.weight *= 1000
     return network
 
 

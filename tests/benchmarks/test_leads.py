@@ -10,6 +10,7 @@ import torch
 from glyphs import glyphs
 
 from equivariant_transformers.data import ImageSet, Loader, Splits
+from equivariant_transformers.nn.canonicalizer import Canonicalized
 from equivariant_transformers.training import Config
 from equivariant_transformers.training.job import make_job
 
@@ -78,3 +79,21 @@ def test_rows_are_run_once(splits, monkeypatch, tmp_path, capsys):
     capsys.readouterr()
     leads.main()
     assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("options", "tta"), [([], 1), (["--tta", "3"], 3)])
+def test_a_model_is_tested_with_test_time_augmentation_and_nothing_is_trained(
+    splits, monkeypatch, tmp_path, capsys, options, tta
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(leads, "load_data", lambda *_: splits)
+    few = splits.validation.take(torch.arange(16))
+    monkeypatch.setattr(leads, "more_versions", lambda *_: Loader(few, batch_size=16))
+    seen, forward = [], Canonicalized.forward
+    monkeypatch.setattr(Canonicalized, "forward", lambda *a: seen.append(len(a[1])) or forward(*a))
+    monkeypatch.setattr(sys, "argv", ["leads.py", "--model", "projective-mnist-softmax", *options])
+    leads.main()
+    name, error = capsys.readouterr().out.split()
+    assert (name, sum(seen)) == ("projective-mnist-softmax", 16 * tta)
+    assert 0 <= float(error) <= 100
+    assert not leads.OUT.exists()
