@@ -168,7 +168,7 @@ def test_networks_that_cannot_be_shown_are_refused(model, plain):
         scene.check(plain, None, 28)
     with pytest.raises(ValueError, match="at least 28 x 28"):
         scene.check(network(size=24), None, 28)
-    with pytest.raises(ValueError, match="must agree"):
+    with pytest.raises(ValueError, match="must have the same channels, size and classes"):
         scene.check(model, network(layers=(), chart=None, size=40), 28)
 
 
@@ -233,7 +233,7 @@ def test_errors_of_the_command_are_one_line(plain, model, tmp_path, capsys):
         for arguments, message in (
             (["--model", str(tmp_path / "plain.safetensors")], "no layers to show"),
             (["--model", str(tmp_path / "none.safetensors")], "none.safetensors"),
-            (["--model", str(tmp_path / "model.safetensors"), "--port", port], f"port {port} is taken"),
+            (["--model", str(tmp_path / "model.safetensors"), "--port", port], f"port {port} is in use"),
         ):
             assert cli.main(["demo", "--no-browser", *arguments]) == 1
             error = capsys.readouterr().err
