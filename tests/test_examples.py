@@ -6,7 +6,6 @@ import runpy
 import signal
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +17,11 @@ from PIL import Image
 from equivariant_transformers.data import from_folder
 from equivariant_transformers.hub.classifier import Card, Classifier
 from equivariant_transformers.training import Config
+from equivariant_transformers.training.optimization import Optimization
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+README = EXAMPLES.parent / "README.md"
+TOLERANCE = 2.0  # points, for sums that round differently with other numbers of threads and other processors
 
 
 @pytest.mark.parametrize(
@@ -61,11 +63,26 @@ def test_the_quickstart_trains_both_networks_and_draws(quickstart, tmp_path, cap
 
 
 def test_the_quickstart_stops_when_it_is_interrupted(quickstart, tmp_path, monkeypatch):
-    training = import_module("equivariant_transformers.training.run")
-    monkeypatch.setattr(training.Run, "step", lambda _: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(Optimization, "step", lambda _: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(SystemExit, match="stopped"):
         quickstart()
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["plain CNN", "ET network"])
+def test_the_quickstart_ends_in_the_range_of_the_readme(name):
+    pytest.importorskip("rich")
+    low, high = map(
+        float, re.search(rf"^\| {name} \|.*\| ([\d.]+) to ([\d.]+) % \|$", README.read_text(), re.M).groups()
+    )
+    example = runpy.run_path(str(EXAMPLES / "quickstart.py"))
+    try:
+        splits, _ = example["load"](example["EXAMPLES"])
+    except RuntimeError as error:
+        pytest.skip(str(error))  # without a connection there is no MNIST
+    _, error = example["train"](name, splits, example["EPOCHS"], seed=0)
+    assert low - TOLERANCE <= error <= high + TOLERANCE
 
 
 @pytest.fixture

@@ -2,10 +2,14 @@
 
 import json
 import re
+import runpy
+import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import stand_ins
+import tiny_mnist
 import torch
 
 import equivariant_transformers as et
@@ -14,6 +18,8 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 MATHEMATICS = (ROOT / "docs" / "mathematics.md").read_text()
 CONSISTENCY = (ROOT / "docs" / "consistency.md").read_text()
+sys.path.append(str(ROOT / "benchmarks"))
+quickstart = import_module("quickstart")
 
 
 def test_the_code_runs():
@@ -79,3 +85,44 @@ def test_the_consistency_tables_are_what_was_measured(name):
         for group, row in figures.items():
             shown = f"{row['slope']:.2f} / {row['rms']:.3f} / {row['median']:.3f}"
             assert shown in rows[group].replace("*", ""), (condition, group)
+
+
+def test_the_quickstart_table_is_what_was_measured():
+    figures = json.loads((ROOT / "results" / "quickstart.json").read_text())
+    part = README.partition("<!-- quickstart -->\n")[2].partition("\n<!-- end of quickstart -->")[0]
+    assert part == quickstart.table(figures)
+
+
+def test_the_quickstart_was_measured_as_it_is_and_depends_little_on_luck():
+    figures = json.loads((ROOT / "results" / "quickstart.json").read_text())
+    example = runpy.run_path(str(quickstart.EXAMPLE))
+    settings = figures["settings"]
+    assert [settings[name] for name in ("examples", "epochs", "seeds")] == [example["EXAMPLES"], example["EPOCHS"], 5]
+    assert set(figures["runs"]) == {"threads: 1", "threads: 2"}
+    plain, equivariant = (quickstart.errors_of(figures)[name] for name in example["NETWORKS"])
+    assert len(plain) == len(equivariant) == 10
+    assert max(equivariant) - min(equivariant) <= 5
+    assert max(equivariant) < min(plain) / 2
+
+
+def test_the_quickstart_is_measured_with_every_seed(monkeypatch, tmp_path, capsys):
+    pytest.importorskip("rich")
+    tiny_mnist.install(monkeypatch, tmp_path)
+    small = {**runpy.run_path(str(quickstart.EXAMPLE)), "EXAMPLES": 16, "EPOCHS": 1}
+    monkeypatch.setattr(quickstart.runpy, "run_path", lambda _: small)
+    out, page = tmp_path / "figures.json", tmp_path / "page.md"
+    page.write_text("Before\n<!-- quickstart -->\n<!-- end of quickstart -->\nAfter\n")
+    monkeypatch.setattr(sys, "argv", ["quickstart.py", "--seeds", "2", "--out", str(out), "--docs", str(page)])
+    quickstart.main()
+    figures = json.loads(out.read_text())
+    (run,) = figures["runs"].values()
+    assert {name: len(errors) for name, errors in run.items()} == {"plain CNN": 2, "ET network": 2}
+    assert all(0 <= error <= 100 for errors in run.values() for error in errors)
+    figures["runs"] = {"threads: 1000": run}
+    out.write_text(json.dumps(figures))
+    quickstart.main()
+    figures = json.loads(out.read_text())
+    assert list(figures["runs"].values()) == [run, run]  # one kept, one measured again
+    table = quickstart.table(figures)
+    assert table in capsys.readouterr().out
+    assert page.read_text() == f"Before\n<!-- quickstart -->\n{table}\n<!-- end of quickstart -->\nAfter\n"
