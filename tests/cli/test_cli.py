@@ -616,7 +616,7 @@ def test_info(et, tmp_path, monkeypatch):
         ("audit --group x_shear --seed 1180591620717411303424", 2, "seed must be from -2**40 to 2**40"),
         ("audit --group x_shear --count 0", 2, "--count"),
         ("data fetch mnits", 2, "Did you mean 'mnist'?"),
-        ("data fetch mnist --option examples", 2, "an option is NAME=VALUE, got 'examples'"),
+        ("data fetch mnist --option examples", 2, "an option must be NAME=VALUE, got 'examples'"),
     ],
 )
 def test_an_error_is_one_line(et, tmp_path, monkeypatch, arguments, code, message):

@@ -150,7 +150,7 @@ def test_other_files_are_refused(few_digits, tmp_path):
         affnist.affnist(root=tmp_path)
     images, _, fields = official(np.random.default_rng(0), 3)
     write_mat(tmp_path / "test.mat", X=images)
-    with pytest.raises(ValueError, match=r"test.mat is no affNIST file: it holds .*'X': \(3, 40, 40\)"):
+    with pytest.raises(ValueError, match=r"test.mat is not an affNIST file: it holds .*'X': \(3, 40, 40\)"):
         affnist.affnist(root=tmp_path)
     centred = np.pad(images[:, 6:34, 6:34], ((0, 0), (6, 6), (6, 6)))
     write_mat(tmp_path / "test.mat", affNISTdata=fields | {"image": centred.reshape(3, 1600).T})

@@ -1,4 +1,4 @@
-"""The paper's data sets, made or fetched, verified, cached, and kept on the device.
+"""Data sets of the paper: downloaded or generated, verified, cached and held on the device.
 
 >>> import torch
 >>> from equivariant_transformers import data

@@ -1,4 +1,4 @@
-"""`python -m equivariant_transformers.data`: list the data sets, fetch one, or draw a contact sheet of it."""
+"""`python -m equivariant_transformers.data`: list the data sets, fetch a data set, or draw its contact sheet."""
 
 from __future__ import annotations
 
@@ -13,16 +13,24 @@ from equivariant_transformers.text import visible
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command: 0 if it went well, 1 with a line on stderr if not; wrong usage exits with 2."""
-    parser = argparse.ArgumentParser(prog="python -m equivariant_transformers.data", description="The data sets.")
+    """Run one command. Return 0 on success, 1 after an error on stderr; wrong usage exits with 2."""
+    parser = argparse.ArgumentParser(
+        prog="python -m equivariant_transformers.data", description="List, fetch or show data sets."
+    )
     verbs = parser.add_subparsers(dest="command", required=True)
-    verbs.add_parser("list", help="what there is")
-    for verb, summary in (("fetch", "download or make a data set"), ("show", "draw some images of every class")):
+    verbs.add_parser("list", help="list the data sets")
+    for verb, summary in (("fetch", "download or generate a data set"), ("show", "draw images of every class")):
         command = verbs.add_parser(verb, help=summary)
         command.add_argument("name")
-        command.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="as in examples=10000")
+        command.add_argument(
+            "--option",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help="option of the data set, such as examples=10000",
+        )
         if verb == "show":
-            command.add_argument("--out", type=Path, help="the PNG file to write, NAME.png if not given")
+            command.add_argument("--out", type=Path, help="PNG file to write (default: NAME.png)")
     given = parser.parse_args(arguments)
     if given.command == "list":
         print(commands.list_datasets())

@@ -1,4 +1,4 @@
-"""affNIST: train on digits that were only moved, test on digits under small affine transformations."""
+"""affNIST: training on translated digits, test on digits under small affine transformations."""
 
 from __future__ import annotations
 
@@ -37,22 +37,23 @@ def affnist(
     device: torch.device | str = "cpu",
     progress: Report | None = None,
 ) -> Splits:
-    """MNIST on 40 x 40 pixels for training and validation, affNIST for the test; `origin` says which test set it is.
+    """Return MNIST on 40 x 40 pixels for training and validation, and affNIST for the test.
 
-    The test set is read from affNIST's own files where they are at hand: `test.mat`, or `test_batches/1.mat` and so on,
-    of the transformed version. Otherwise it is made anew from MNIST's test digits by the published recipe.
+    The test set is read from the official files of the transformed version of affNIST if they exist: `test.mat`, or
+    `test_batches/1.mat` and so on. Otherwise it is generated from MNIST's test digits by the published recipe. The
+    field `origin` of the test set records its source.
 
     Args:
-        training: whether each training and validation digit stands at a random place, or in the middle.
-        test_copies: transformed versions of each of the 10,000 test digits, where they are made anew.
-        root: the folder of affNIST's files; by default `affnist` in the cache directory.
-        mnist_root: the folder of MNIST's files; see `mnist.digits`.
-        seed: chooses the validation digits, places and transformations.
-        device: where the images are made and stay.
-        progress: told how far it is.
+        training: position of the training and validation digits, random (`translated`) or in the middle (`centred`).
+        test_copies: number of transformed copies of each of the 10,000 test digits, if the test set is generated.
+        root: folder of affNIST's files. Default: `affnist` in the cache directory.
+        mnist_root: folder of MNIST's files; see `mnist_set.digits`.
+        seed: random seed for the validation digits, positions and transformations.
+        device: device on which the images are generated and stored.
+        progress: callback that receives the current task and its completed fraction.
     """
     if training not in ("translated", "centred"):
-        raise ValueError(f"training is translated or centred, got {training!r}")
+        raise ValueError(f"training must be translated or centred, got {training!r}")
     if test_copies < 1:
         raise ValueError(f"test_copies must be at least 1, got {test_copies}")
     official = _official_files(root)
@@ -99,7 +100,7 @@ def affnist(
 
 
 def _draw_poses(base: Digits, generator: torch.Generator) -> Tensor:
-    """Random affine transformations `(N, 6)` of the digits of `base`, placed at random so that nothing is cropped."""
+    """Draw random affine poses `(N, 6)` for the digits of `base`, at random positions where no digit is cropped."""
     draws = uniform(len(base.labels), _RANGES, generator)
     affine = torch.cat((-draws[:, :2].log(), draws[:, 2:4]), -1)
     return torch.cat((affine, placed(base.images, affine, _AFFINE, draws[:, 4:], size=SIZE)), -1)
@@ -111,7 +112,7 @@ def _official_files(root: str | Path | None) -> list[Path]:
         return [home / "test.mat"]
     batches = [path for path in (home / "test_batches").glob("*.mat") if path.stem.isdigit()]
     if root is not None and not batches:
-        raise FileNotFoundError(f"there is neither test.mat nor test_batches/1.mat in {home}")
+        raise FileNotFoundError(f"{home} contains neither test.mat nor test_batches/1.mat: put one of them there")
     return sorted(batches, key=lambda path: int(path.stem))
 
 
@@ -123,16 +124,16 @@ def _read_official(paths: list[Path]) -> tuple[Tensor, Tensor]:
         pixels, numbers = arrays.get("affNISTdata.image"), arrays.get("affNISTdata.label_int")
         if pixels is None or numbers is None or pixels.shape != (SIZE * SIZE, numbers.size):
             shapes = {name: array.shape for name, array in arrays.items()}
-            raise ValueError(f"{path} is no affNIST file: it holds {quote(shapes)}")
+            raise ValueError(f"{path} is not an affNIST file: it holds {quote(shapes)}")
         if not (numbers.size and np.isin(numbers, range(10)).all()):
-            raise ValueError(f"{path} is no affNIST file: its labels are not digits from 0 to 9")
+            raise ValueError(f"{path} is not an affNIST file: its labels are not digits from 0 to 9")
         if pixels.dtype.kind not in "iuf" or not (pixels.min() >= 0 and pixels.max() <= 255):
-            raise ValueError(f"{path} is no affNIST file: its pixels are not from 0 to 255")
+            raise ValueError(f"{path} is not an affNIST file: its pixels are not between 0 and 255")
         images.append(torch.from_numpy(pixels.T.astype("u1")).reshape(-1, 1, SIZE, SIZE))
         labels.append(torch.from_numpy(numbers.real.ravel().astype("i8")))
     pictures = torch.cat(images)
     edge = pictures.clone()
     edge[..., _MARGIN:-_MARGIN, _MARGIN:-_MARGIN] = 0
     if not edge.any():
-        raise ValueError(f"{paths[0]} holds affNIST's centred digits; the test needs those of its transformed version")
+        raise ValueError(f"{paths[0]} holds affNIST's centred digits; the test needs the transformed digits")
     return pictures, torch.cat(labels)

@@ -1,4 +1,4 @@
-"""Where data sets are kept: one directory, files written whole or not at all, one process fetching at a time."""
+"""Cache directory of the data sets, with atomic, verified downloads by one process at a time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from equivariant_transformers.data.files import atomic_write
 
 Report = Callable[[str, float], None]
-"""Told what is being done and which share of it is done, from 0 to 1."""
+"""Progress callback. Its arguments are the current task and the completed fraction, from 0 to 1."""
 
 _CHUNK = 1 << 18
 
 
 def root() -> Path:
-    """The directory of all data sets: `ET_DATA`, or `equivariant_transformers` in the user's cache directory."""
+    """Return the directory of all data sets: `ET_DATA`, or `equivariant_transformers` in the user's cache directory."""
     given = os.environ.get("ET_DATA")
     if given:
         return Path(given).expanduser()
@@ -32,7 +32,7 @@ def root() -> Path:
 
 
 def sha256(data: NDArray[Any] | bytes | Path) -> str:
-    """The SHA-256 of bytes, of an array's values in row-major order, or of a file.
+    """Return the SHA-256 of bytes, of an array's values in row-major order, or of a file.
 
     >>> sha256(b"digits") == sha256(np.frombuffer(b"digits", np.uint8).reshape(2, 3))
     True
@@ -48,10 +48,10 @@ def sha256(data: NDArray[Any] | bytes | Path) -> str:
 
 @contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Hold the lock of `path` (a file beside it) against other processes and threads.
+    """Hold the lock of `path`, a file beside it, to exclude other processes and threads.
 
-    The system frees the lock when its holder ends, however it ends. Where files cannot be locked a warning says so;
-    then two processes may fetch the same file, and either leaves a whole one.
+    The system releases the lock when its process ends for any reason. On a file system without locks, a warning is
+    issued; two processes may then fetch the same file, and both leave a complete file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(path.name + ".lock").open("ab") as file:
@@ -67,7 +67,7 @@ def lock(path: Path) -> Iterator[None]:
 def download(
     url: str, path: Path, *, size: int, known_hash: str, timeout: float = 30, progress: Report | None = None
 ) -> None:
-    """Download the file at `url` to `path`, whole and verified; otherwise raise an error and leave nothing.
+    """Download the file at `url` to `path` and verify it. On failure, raise an error and leave no file.
 
     Args:
         url: address of the file.
@@ -75,7 +75,7 @@ def download(
         size: number of bytes of the file. The download stops when the server sends more.
         known_hash: SHA-256 of the file.
         timeout: seconds to wait for a connection, and for each further piece of the file.
-        progress: told how far the download is.
+        progress: callback that receives the current task and its completed fraction.
     """
     try:
         import pooch
@@ -85,7 +85,7 @@ def download(
     fetch = pooch.HTTPDownloader(
         chunk_size=_CHUNK,
         timeout=timeout,
-        headers={"Accept-Encoding": "identity"},  # the checksum is that of the file as it is stored
+        headers={"Accept-Encoding": "identity"},  # the checksum belongs to the file as stored
         hooks={"response": _drop_redirect},
     )
     with atomic_write(path) as file:
@@ -96,19 +96,19 @@ def download(
         found = sha256(Path(file.name))
         if found != known_hash:
             raise ConnectionError(
-                f"{url} could not be downloaded: {file.tell():,} of {size:,} bytes arrived, with SHA-256 {found} and "
-                f"not {known_hash}"
+                f"{url} could not be downloaded: {file.tell():,} of {size:,} bytes arrived, with SHA-256 {found} "
+                f"instead of {known_hash}"
             )
 
 
 def _drop_redirect(response: Any, **_: Any) -> None:
-    """Close a response that redirects: requests would read its content to the end, however long it is."""
+    """Close a redirecting response, because requests would read its content of any length to the end."""
     if response.is_redirect:
         response.close()
 
 
 class _Arriving:
-    """File that a download writes to. It stops the download when more bytes arrive than the file has."""
+    """File that receives a download. Raises a ValueError when more than `size` bytes arrive."""
 
     def __init__(self, file: IO[bytes], size: int, report: Callable[[float], None] | None) -> None:
         self.file, self.size, self.report = file, size, report

@@ -1,4 +1,4 @@
-"""What the command line does with data sets: list, fetch, show."""
+"""Data set commands of the command line: list, fetch and show."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from equivariant_transformers.data.registry import DATASETS, load
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, Any]:
-    """The options in texts like `examples=10000`.
+    """Parse options such as `examples=10000` into a dictionary.
 
     >>> parse_options(["extra=True", "root=somewhere"])
     {'extra': True, 'root': 'somewhere'}
@@ -20,16 +20,16 @@ def parse_options(texts: Sequence[str]) -> dict[str, Any]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            raise ValueError(f"an option is NAME=VALUE, got {text!r}")
+            raise ValueError(f"an option must be NAME=VALUE, got {text!r}")
         try:
             options[name] = ast.literal_eval(value)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two of brackets without end
+        except (ValueError, SyntaxError, MemoryError, RecursionError):  # endless brackets raise the last two
             options[name] = value
     return options
 
 
 def list_datasets() -> str:
-    """A table of the data sets: name, size of the download, terms, and what they are."""
+    """Return a table of the data sets: name, size of the download, licence terms and description."""
     rows = [("name", "download", "terms", "what it is")]
     rows += [(s.name, f"{s.download_bytes / 1e6:.0f} MB", s.licence, s.summary) for s in DATASETS.values()]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -37,7 +37,7 @@ def list_datasets() -> str:
 
 
 def fetch(name: str, **options: Any) -> str:
-    """Download or make a data set, and say what is there."""
+    """Download or generate a data set, and return a one-line summary."""
     splits = load(name, **options)
     counts = ", ".join(f"{len(part):,} {field}" for field, part in zip(splits._fields, splits, strict=True))
     shape = " x ".join(map(str, splits.train.images.shape[1:]))

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and read only where they are files."""
+"""Atomic file writes, and checks that a path is a regular file."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from typing import IO
 
 try:
     import fcntl
-except ImportError:  # on Windows, where what a killed process left stays
+except ImportError:  # on Windows, where temporary files of killed processes remain
     fcntl = None  # type: ignore[assignment]
 
 
 def check_regular(path: Path) -> None:
     """Raise an OSError unless `path` is a regular file or a link to one.
 
-    Reading a pipe, a socket or a device could block, or never end.
+    Reading a pipe, a socket or a device could block or never end.
 
     >>> check_regular(Path("/"))
     Traceback (most recent call last):
@@ -40,9 +40,9 @@ def check_regular(path: Path) -> None:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears at `path` whole when the block ends; if it fails, what was there before stays.
+    """Open a file that replaces `path` when the block ends. If the block raises, `path` stays unchanged.
 
-    Temporary files that killed processes of this machine left of the same file are removed.
+    Temporary files of `path` that killed processes of this machine left behind are removed.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "note"
@@ -73,17 +73,17 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 def _temporary(path: Path) -> Iterator[Path]:
     """Create an empty file beside `path`, and remove it when the block ends.
 
-    The file is locked as long as its process lives, where the file system has locks: see `_remove_abandoned`.
+    The process locks the file while it runs, if the file system supports locks: see `_remove_abandoned`.
     """
     while True:
         temporary = path.with_name(f".{path.name}.{_host()}{secrets.token_hex(4)}")
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         if fcntl is None:
-            os.close(descriptor)  # Windows renames no open file
+            os.close(descriptor)  # Windows cannot rename an open file
             break
-        with suppress(OSError):  # there are no locks here, or another process has found the file before it was locked
+        with suppress(OSError):  # no locks on this file system
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if temporary.exists():
+        if temporary.exists():  # another process may have removed it before it was locked
             break
         os.close(descriptor)
     try:
@@ -95,14 +95,14 @@ def _temporary(path: Path) -> Iterator[Path]:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove temporary files of `path` that no process holds the lock of.
+    """Remove temporary files of `path` that no process has locked.
 
-    Only the files of this machine: on a network file system, locks may be known to one machine alone.
+    Files of other machines are kept: on a network file system, a lock may be visible to one machine only.
     """
     if fcntl is None:
         return
     for temporary in path.parent.glob(f".{glob.escape(path.name)}.{_host()}{8 * '[0-9a-f]'}"):
-        with suppress(OSError):  # the file is locked, gone or another user's, or there are no locks here
+        with suppress(OSError):  # locked, removed or owned by another user, or no locks on this file system
             descriptor = os.open(temporary, os.O_RDWR)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,5 +113,5 @@ def _remove_abandoned(path: Path) -> None:
 
 @cache
 def _host() -> str:
-    """Return eight hexadecimal digits that tell this machine from others."""
+    """Return eight hexadecimal digits that identify this machine."""
     return hashlib.sha256(f"{platform.node()} {uuid.getnode()}".encode()).hexdigest()[:8]
