@@ -553,7 +553,7 @@ except ValueError as error:
 def test_idx_headers_that_promise_what_is_not_there(tmp_path, content, ending):
     path = tmp_path / f"file{ending}"
     path.write_bytes(gzip.compress(content) if ending else content)
-    with pytest.raises(ValueError, match="is no whole idx file"):
+    with pytest.raises(ValueError, match="is not a complete idx file"):
         mnist._read_idx(path, (60_000, 28, 28))
 
 
@@ -673,13 +673,13 @@ def test_a_label_beyond_the_classes_is_named():
 @pytest.mark.parametrize(
     ("dataset", "message"),
     [
-        (Made(10**15, (BLACK, 0), 5), "the train part has no item 5, though its length is 1000000000000000"),
-        (Made(5, (BLACK, 0), 0), "the train part has no item 0, though its length is 5"),
+        (Made(10**15, (BLACK, 0), 5), "the train part has no item 5, but its length is 1000000000000000"),
+        (Made(5, (BLACK, 0), 0), "the train part has no item 0, but its length is 5"),
         (Made(0, (BLACK, 0)), "empty"),
-        (Made(5, BLACK), "no pair of an image and a class number"),
-        (Made(5, (BLACK, 0, 0)), "no pair of an image and a class number"),
-        (Made(5, None), "no pair of an image and a class number"),
-        ([(torch.zeros(1, 4, 2000), 0)] * 5, r"a size from \(1, 1\) to \(1024, 1024\)"),
+        (Made(5, BLACK), r"must be a pair \(image, class number\)"),
+        (Made(5, (BLACK, 0, 0)), r"must be a pair \(image, class number\)"),
+        (Made(5, None), r"must be a pair \(image, class number\)"),
+        ([(torch.zeros(1, 4, 2000), 0)] * 5, r"size must be from \(1, 1\) to \(1024, 1024\)"),
     ],
 )
 def test_data_sets_that_are_not_what_they_say(dataset, message):

@@ -197,19 +197,19 @@ def test_what_is_no_data_set_is_refused(tmp_path, pets):
     empty.mkdir()
     with pytest.raises(ValueError, match="no class folders"):
         from_folder(empty)
-    with pytest.raises(ValueError, match="is no folder"):
+    with pytest.raises(ValueError, match="is not a folder"):
         from_folder(tmp_path / "missing")
     (empty / "cat").mkdir()
     save(empty / "dog" / "a.png")
     with pytest.raises(ValueError, match="no readable image of class cat"):
         from_folder(empty, validation=0, test=0)
     (empty / "cat").rmdir()
-    with pytest.raises(ValueError, match="1 images are too few to set 1 for validation and 1 for test aside: add some"):
+    with pytest.raises(ValueError, match="1 images are too few to hold out 1 for validation and 1 for test: add"):
         from_folder(empty)
     for wrong in ({"channels": 2}, {"size": (0, 8)}):
         with pytest.raises(ValueError, match="1 or 3 channels"):
             from_folder(empty, **wrong)
-    with pytest.raises(ValueError, match="shares from 0 to 1"):
+    with pytest.raises(ValueError, match="fractions must be at least 0"):
         from_folder(empty, test=1.5)
     (tmp_path / "parts" / "test").mkdir(parents=True)
     with pytest.raises(ValueError, match="needs one folder train"):

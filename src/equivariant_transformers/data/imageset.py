@@ -1,4 +1,4 @@
-"""Labelled images that live on one device as bytes."""
+"""Labelled uint8 images that are stored on one device."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 
 from equivariant_transformers.text import quote
 
-_LARGEST = 1e6  # mean or deviation, of pixels from 0 to 255
-_SMALLEST = 1e-6  # deviation
+_LARGEST = 1e6  # mean or standard deviation of pixels from 0 to 255
+_SMALLEST = 1e-6  # standard deviation
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageSet:
-    """Images as bytes with their labels, and what is needed to use and to quote them.
+    """Images of type uint8 with labels, normalisation, class names and origin.
 
     >>> digits = ImageSet(images=torch.zeros(5, 1, 28, 28, dtype=torch.uint8), labels=torch.arange(5), name="blank")
     >>> len(digits), digits.take(torch.tensor([0, 3])).labels
@@ -26,34 +26,35 @@ class ImageSet:
     """
 
     images: Tensor
-    """`(N, C, H, W)`, uint8."""
+    """Images `(N, C, H, W)`, uint8."""
     labels: Tensor
-    """`(N,)`, int64, from 0."""
+    """Class numbers `(N,)`, int64, starting at 0."""
     name: str
     origin: str = "official"
-    """Where the images come from, as a report must quote it: `official`, `regenerated from MNIST`, ..."""
+    """Source of the images, quoted in reports: `official`, `regenerated from MNIST`, ..."""
     mean: tuple[float, ...] = (0.0,)
-    """Of each channel (or one for all), on the scale of 0 to 255."""
+    """Mean of each channel, or one value for all channels, on the scale of 0 to 255."""
     std: tuple[float, ...] = (255.0,)
+    """Standard deviation, likewise."""
     classes: tuple[str, ...] = tuple("0123456789")
     poses: Tensor | None = None
-    """`(N, k)`, the transformation of each image, where it is known."""
+    """Pose `(N, k)` of each image, if known."""
     pose_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.ndim != 4:
             raise ValueError(
-                f"images are uint8 of shape (N, C, H, W), got {self.images.dtype} of {tuple(self.images.shape)}"
+                f"images must be uint8 of shape (N, C, H, W), got {self.images.dtype} of {tuple(self.images.shape)}"
             )
         count, channels = self.images.shape[:2]
         if self.labels.shape != (count,):
             raise ValueError(f"{count} images need labels of shape ({count},), got {tuple(self.labels.shape)}")
         if self.labels.is_floating_point() or self.labels.is_complex() or self.labels.dtype == torch.bool:
-            raise ValueError(f"labels are class numbers of an integer type, got {self.labels.dtype}")
+            raise ValueError(f"labels must be class numbers of an integer type, got {self.labels.dtype}")
         if count and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes):
             raise ValueError(
-                f"labels run from {int(self.labels.min())} to {int(self.labels.max())}, "
-                f"the {len(self.classes)} classes are {quote(self.classes)}"
+                f"labels run from {int(self.labels.min())} to {int(self.labels.max())}, but must be from 0 to "
+                f"{len(self.classes) - 1} for the classes {quote(self.classes)}"
             )
         check_normalisation(self.mean, self.std, channels)
         if self.poses is not None and self.poses.shape != (count, len(self.pose_names)):
@@ -67,22 +68,22 @@ class ImageSet:
 
     @property
     def black(self) -> float:
-        """The value of an empty pixel after normalisation, averaged over the channels."""
+        """Value of a black pixel after normalisation, averaged over the channels."""
         return float(self._scale_and_shift[1].mean())
 
     def take(self, indices: Tensor) -> ImageSet:
-        """The images at `indices`, in that order."""
+        """Return the images at `indices`, in that order."""
         indices = indices.to(self.images.device)
         poses = None if self.poses is None else self.poses[indices]
         return replace(self, images=self.images[indices], labels=self.labels[indices], poses=poses)
 
     def to(self, device: torch.device | str) -> ImageSet:
-        """The set on `device`."""
+        """Return the image set on `device`."""
         poses = None if self.poses is None else self.poses.to(device)
         return replace(self, images=self.images.to(device), labels=self.labels.to(device), poses=poses)
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Bytes `(B, C, H, W)` of this set as float32 of mean 0 and deviation 1."""
+        """Normalise uint8 images `(B, C, H, W)` of this set to float32 of mean 0 and standard deviation 1."""
         scale, shift = self._scale_and_shift
         return images * scale + shift
 
@@ -92,7 +93,7 @@ class ImageSet:
 
 
 class Splits(NamedTuple):
-    """The three parts of a data set: choices are made on `validation`; `test` is looked at once."""
+    """Three parts of a data set. Use `validation` for all choices, and `test` once at the end."""
 
     train: ImageSet
     validation: ImageSet
@@ -100,9 +101,10 @@ class Splits(NamedTuple):
 
 
 def check_normalisation(mean: Sequence[float], std: Sequence[float], channels: int) -> None:
-    """Raise a ValueError unless `mean` and `std` can normalise images of so many channels.
+    """Raise a ValueError unless `mean` and `std` can normalise images with this number of channels.
 
-    Each has a number for each channel, or one for all. Means are from -1e6 to 1e6, deviations from 1e-6 to 1e6.
+    Each needs one value per channel, or one value for all channels. A mean must be from -1e6 to 1e6, a standard
+    deviation from 1e-6 to 1e6.
     """
     if len(mean) != len(std) or len(mean) not in (1, channels):
         raise ValueError(f"mean {quote(mean)} and std {quote(std)} must both have {channels} values, or both 1")
@@ -116,7 +118,7 @@ def check_normalisation(mean: Sequence[float], std: Sequence[float], channels: i
 def scale_and_shift(
     mean: tuple[float, ...], std: tuple[float, ...], device: torch.device | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The factor and the summand, `(1, C, 1, 1)` each, that give bytes mean 0 and deviation 1.
+    """Return the scale and the shift, `(1, C, 1, 1)` each, that normalise uint8 images: `images * scale + shift`.
 
     >>> scale, shift = scale_and_shift((100.0,), (50.0,))
     >>> (200 * scale + shift).item()
@@ -129,9 +131,9 @@ def scale_and_shift(
 
 
 def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of each channel of bytes `(N, C, H, W)`, exactly, as an `ImageSet` takes them.
+    """Return the exact mean and standard deviation of each channel of uint8 images `(N, C, H, W)`.
 
-    A channel that never varies has deviation 1 here, so that it can be divided by.
+    The standard deviation of a constant channel is returned as 1, because it is a divisor.
 
     >>> statistics(torch.tensor([0, 2], dtype=torch.uint8).reshape(2, 1, 1, 1))
     ((1.0,), (1.0,))

