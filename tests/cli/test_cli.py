@@ -539,7 +539,7 @@ def other_svhn(tmp_path, monkeypatch):
 def test_files_that_are_not_official_are_read_only_if_one_says_so(et, tmp_path, command):
     command = (*command, "--device", "cpu", "--json", *(["--out", tmp_path / "run"] if command[0] == "train" else []))
     assert (
-        "they are read, and results will say so (et train, evaluate, audit and reproduce: --accept-other-files)"
+        "pass accept_other_files=True (et train, evaluate, audit and reproduce: --accept-other-files) to use them"
         in et(*command, code=1).err
     )
     found = json.loads(et(*command, "--accept-other-files").out)

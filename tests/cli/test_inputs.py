@@ -569,9 +569,9 @@ PIXELS, DIGITS = np.zeros((32, 32, 3, 4), np.uint8), np.ones((4, 1), np.uint8)
         ({"X": PIXELS}, r"\(32, 32, 3, N\)"),
         ({"y": DIGITS}, r"\(32, 32, 3, N\)"),
         ({"X": PIXELS.astype("f8"), "y": DIGITS}, "uint8"),
-        ({"X": PIXELS, "y": np.full((4, 1), np.nan)}, "whole numbers"),
-        ({"X": PIXELS, "y": np.full((4, 1), 2.5)}, "whole numbers"),
-        ({"X": PIXELS, "y": np.full((4, 1), -1, np.int8)}, "whole numbers"),
+        ({"X": PIXELS, "y": np.full((4, 1), np.nan)}, "integers from 1 to 10"),
+        ({"X": PIXELS, "y": np.full((4, 1), 2.5)}, "integers from 1 to 10"),
+        ({"X": PIXELS, "y": np.full((4, 1), -1, np.int8)}, "integers from 1 to 10"),
     ],
 )
 def test_house_numbers_of_another_shape_or_type_are_refused(tmp_path, arrays, message):

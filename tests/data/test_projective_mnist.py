@@ -195,10 +195,10 @@ def test_a_gpu_makes_the_same_images(few_digits):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"copies": 0}, "copies goes from 1 to 8, got 0"),
-        ({"copies": 9}, "copies goes from 1 to 8, got 9"),
-        ({"examples": 10_001}, "examples goes from 1 to 10000"),
-        ({"test_copies": 0}, "test_copies goes from 1 to 8"),
+        ({"copies": 0}, "copies must be from 1 to 8, got 0"),
+        ({"copies": 9}, "copies must be from 1 to 8, got 9"),
+        ({"examples": 10_001}, "examples must be from 1 to 10000"),
+        ({"test_copies": 0}, "test_copies must be from 1 to 8"),
     ],
 )
 def test_nonsense_is_refused(options, message):

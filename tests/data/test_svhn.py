@@ -95,7 +95,7 @@ def test_the_seed_chooses_the_images(official):
 
 
 def test_other_files_are_refused_or_confessed(folder):
-    with pytest.raises(ValueError, match=r"not as officially released: train_32x32.mat, test_32x32.mat"):
+    with pytest.raises(ValueError, match=r"files differ from the official release: train_32x32.mat, test_32x32.mat"):
         svhn(root=folder)
     origin = svhn(root=folder, validation=10, accept_other_files=True).train.origin
     assert "train_32x32.mat" in origin

@@ -97,7 +97,7 @@ BAD = {
     "truncated jpeg": (GOOD["photograph"][:2000], "damaged"),
     "header only": (GOOD["grey"][:20], "damaged|not an image"),
     "bomb": (bomb(), "pixels"),
-    "many pixels": (bomb(8000, 7000), "8000 x 7000 pixels are more than 50,000,000"),
+    "many pixels": (bomb(8000, 7000), "8000 x 7000 pixels, more than 50,000,000"),
     "many bytes": (bytes(uploads.MOST_BYTES + 1), "larger than 10 MB"),
     "one colour": (file(Image.new("RGB", (50, 50), "red"), "PNG"), "too little contrast"),
     "all transparent": (file(Image.new("RGBA", (50, 50), (0, 0, 0, 0)), "PNG"), "too little contrast"),

@@ -1,4 +1,4 @@
-"""Pictures of every kind as bytes of one size, read with Pillow (in the `train` extra)."""
+"""Pictures of any format as uint8 arrays of one size, read with Pillow (in the `train` extra)."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ except ModuleNotFoundError as missing:
 from equivariant_transformers.data.files import check_regular
 
 MODES = {1: "L", 3: "RGB"}
-"""Pillow's name for pictures of one and of three channels."""
+"""Pillow modes for one and for three channels."""
 LONGEST_SIDE = 1_000_000
-"""Pixels across or down, beyond which a picture is refused: to resize a longer one takes gigabytes."""
-_BAND = 2**22  # pixels that are converted at a time
+"""Largest width or height in pixels. Resizing a longer picture takes gigabytes."""
+_BAND = 2**22  # pixels converted at a time
 
 
 class PictureError(ValueError):
-    """Says why a picture cannot be used. Damaged files can raise almost anything else as well."""
+    """Error for a picture that cannot be used. A damaged file can raise almost any other error as well."""
 
 
 def read(path: Path, size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
-    """The picture in a file as `fit` gives it, upright, the first one of an animation.
+    """Read the picture in a file, upright, as an array from `fit`. For an animation, return the first frame.
 
-    Whatever cannot be read as a picture raises, and so does one with more pixels than Pillow thinks safe. What is not a
-    file but a folder, a pipe, a socket or a device is not opened.
+    Raises an error if the file cannot be read as a picture or has more pixels than Pillow's safety limit. Folders,
+    pipes, sockets and devices are not opened.
     """
     check_regular(path)
     return fit(load(path, 2 * max(size)), size, channels)
@@ -44,13 +44,14 @@ def read(path: Path, size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
 def load(
     file: Path | IO[bytes], enough: int, *, formats: tuple[str, ...] | None = None, most_pixels: float = math.inf
 ) -> Image.Image:
-    """The picture in a file, upright, the first one of an animation.
+    """Load the picture in a file, upright. For an animation, return the first frame.
 
-    A JPEG that is larger than `enough` pixels across and down may come smaller. `formats`, by default all, are Pillow's
-    names of those that may be read. More than `most_pixels`, or than Pillow thinks safe, raise before they are decoded.
+    A JPEG that is wider and higher than `enough` pixels may be returned smaller. `formats` are Pillow's names of the
+    allowed formats, by default all. A picture with more than `most_pixels`, or more than Pillow's safety limit, raises
+    an error before it is decoded.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of odd metadata, while the picture is sound
+        warnings.simplefilter("ignore")  # about unusual metadata of a valid picture
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
             opened = Image.open(file, formats=formats)
@@ -60,19 +61,21 @@ def load(
             raise PictureError(str(bomb)) from None
         with opened as picture:
             if picture.format == "EPS":
-                raise PictureError("EPS is a program that draws a picture; save it as PNG")
+                raise PictureError("EPS is a program that draws a picture; save the picture as PNG")
             if max(picture.size) > LONGEST_SIDE:
-                raise PictureError(f"its {picture.width} x {picture.height} pixels are more than {LONGEST_SIDE:,} long")
+                raise PictureError(
+                    f"it has {picture.width} x {picture.height} pixels; a side has at most {LONGEST_SIDE:,}"
+                )
             if picture.width * picture.height > most_pixels:
-                raise PictureError(f"its {picture.width} x {picture.height} pixels are more than {most_pixels:,.0f}")
+                raise PictureError(f"it has {picture.width} x {picture.height} pixels, more than {most_pixels:,.0f}")
             picture.draft(None, (enough, enough))  # a large JPEG need not be decoded in full
             return ImageOps.exif_transpose(picture)
 
 
 def fit(picture: Image.Image, size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
-    """A picture as bytes `(channels, height, width)`: resized with its shape kept, and centred on black.
+    """Return a picture as uint8 `(channels, height, width)`, resized with its aspect ratio kept and centred on black.
 
-    What is transparent becomes black as well.
+    Transparent pixels are composited onto black.
     """
     picture = _plain(picture, MODES[channels])
     height, width = size
@@ -85,7 +88,7 @@ def fit(picture: Image.Image, size: tuple[int, int], channels: int) -> NDArray[n
 
 
 def _plain(picture: Image.Image, mode: str) -> Image.Image:
-    """A picture in `mode`, without transparency. Large ones are converted in bands: the steps between take memory."""
+    """Convert a picture to `mode` without transparency. Large pictures are converted in bands to save memory."""
     rows = max(1, _BAND // picture.width)
     if picture.mode == mode and not picture.has_transparency_data:
         return picture
@@ -99,7 +102,7 @@ def _plain(picture: Image.Image, mode: str) -> Image.Image:
 
 
 def to_picture(image: Image.Image | Tensor | NDArray[Any]) -> Image.Image:
-    """A picture from a tensor `(C, H, W)` or an array `(H, W, C)`, or `(H, W)`, of bytes or from 0 to 1.
+    """Convert a tensor `(C, H, W)` or an array `(H, W, C)`, or `(H, W)`, of uint8 or floats from 0 to 1.
 
     >>> to_picture(torch.ones(3, 4, 5)).size, to_picture(np.zeros((4, 5), np.uint8)).mode
     ((5, 4), 'L')
@@ -112,21 +115,23 @@ def to_picture(image: Image.Image | Tensor | NDArray[Any]) -> Image.Image:
         values = values[..., 0] if values.shape[-1] == 1 else values
     if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[-1] not in (3, 4)):
         given = f"a tensor of shape {tuple(image.shape)}" if isinstance(image, torch.Tensor) else f"{values.shape}"
-        raise ValueError(f"an image is a tensor (C, H, W) or an array (H, W, C) with 1, 3 or 4 channels, got {given}")
+        raise ValueError(
+            f"an image must be a tensor (C, H, W) or an array (H, W, C) of 1, 3 or 4 channels, got {given}"
+        )
     if np.issubdtype(values.dtype, np.floating):
         if not (values.min() >= 0 and values.max() <= 1):
             raise ValueError(
-                f"images of floating point run from 0 to 1, got {values.min()} to {values.max()}; "
+                f"floating-point images must be from 0 to 1, got {values.min()} to {values.max()}; "
                 "leave normalisation to the ImageSet"
             )
         values = (255 * values).round().astype(np.uint8)
     if values.dtype != np.uint8:
-        raise ValueError(f"images are uint8 or floating point, got {values.dtype}")
+        raise ValueError(f"images must be uint8 or floating point, got {values.dtype}")
     return Image.fromarray(np.ascontiguousarray(values))
 
 
 def eight_bits(picture: Image.Image) -> Image.Image:
-    """A picture with 8 bits a channel."""
+    """Convert a picture to 8 bits per channel."""
     if picture.mode == "F":
         raise PictureError("its values are floating point of unknown range; save it with 8 or 16 bits")
     if not picture.mode.startswith("I"):
@@ -138,7 +143,7 @@ def eight_bits(picture: Image.Image) -> Image.Image:
 
 
 def opaque(picture: Image.Image, background: str = "black") -> Image.Image:
-    """A picture without transparency: the background is seen there."""
+    """Composite a transparent picture onto the colour `background`."""
     if not picture.has_transparency_data:
         return picture
     return Image.alpha_composite(Image.new("RGBA", picture.size, background), picture.convert("RGBA"))

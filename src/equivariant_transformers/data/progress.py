@@ -1,4 +1,4 @@
-"""How far a download or the making of images is, told on stderr."""
+"""Progress of a download or of image generation on stderr."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from equivariant_transformers.text import visible
 
 
 class ProgressLines:
-    """Tells on stderr how far something is: as a bar on a terminal, elsewhere as a line for every quarter."""
+    """Progress callback that prints to stderr: a bar on a terminal, otherwise one line per quarter."""
 
     def __init__(self) -> None:
         self.bar = sys.stderr.isatty()
@@ -28,7 +28,7 @@ class ProgressLines:
             print(f"{what}: {share:.0%}", file=sys.stderr, flush=True)
 
     def stop(self) -> None:
-        """End the line of the bar, if there is one."""
+        """End the line of the progress bar, if any."""
         if self.bar and self.shown[0]:
             print(file=sys.stderr)
             self.shown = ("", -1)

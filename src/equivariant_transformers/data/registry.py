@@ -1,4 +1,4 @@
-"""Every data set of the library by its name."""
+"""Registry of the data sets by name."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from equivariant_transformers.geometry.groups import lookup
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A data set that can be loaded by name."""
+    """Entry of the registry: a data set that can be loaded by name."""
 
     name: str
     summary: str
     licence: str
     download_bytes: int
-    """What is downloaded the first time."""
+    """Size of the first download."""
     load: Callable[..., Splits]
     files: tuple[str, ...] = ()
-    """What the download leaves in the cache directory, gzipped or not."""
+    """Files of the download in the cache directory, gzipped or not."""
 
     @property
     def present(self) -> bool:
-        """Whether there is nothing to download any more."""
+        """True if all files are in the cache directory."""
         return all(any(cache.root().glob(f"{file}*")) for file in self.files)
 
 
@@ -64,23 +64,21 @@ def _svhn(name: str, summary: str, *files: str) -> Source:
 
 _SOURCES = (
     _from_mnist("mnist", "handwritten digits, 28 x 28", mnist),
-    _from_mnist("projective-mnist", "the paper's benchmark: digits in perspective and more, 64 x 64", projective_mnist),
-    _from_mnist("affnist", "moved digits to learn from, digits under affine maps to test on, 40 x 40", affnist),
-    _from_mnist(
-        "affnist-centred", "the same test, after learning from digits in the middle", partial(affnist, "centred")
-    ),
-    _from_mnist("rotated-mnist", "digits turned by any angle, 28 x 28", rotated_mnist),
-    _from_mnist("mnist-rts", "digits turned by up to 45 degrees, scaled and moved, 42 x 42", mnist_rts),
-    _from_mnist("sim2mnist", "digits turned by any angle, enlarged and moved, 96 x 96, no clutter", sim2mnist),
+    _from_mnist("projective-mnist", "benchmark of the paper: digits under projective maps, 64 x 64", projective_mnist),
+    _from_mnist("affnist", "translated digits for training, affine maps for the test, 40 x 40", affnist),
+    _from_mnist("affnist-centred", "centred digits for training, the same test", partial(affnist, "centred")),
+    _from_mnist("rotated-mnist", "digits rotated by any angle, 28 x 28", rotated_mnist),
+    _from_mnist("mnist-rts", "digits rotated by up to 45 degrees, scaled and translated, 42 x 42", mnist_rts),
+    _from_mnist("sim2mnist", "digits rotated by any angle, enlarged and translated, 96 x 96, no clutter", sim2mnist),
     _svhn("svhn", "digits of house numbers in photographs, 32 x 32, colour", "train", "test"),
-    _svhn("svhn-extra", "the same with 531,131 more, easier ones to learn from", "train", "test", "extra"),
+    _svhn("svhn-extra", "SVHN with 531,131 additional, easier training images", "train", "test", "extra"),
 )
 DATASETS: dict[str, Source] = {source.name: source for source in _SOURCES}
-"""The data sets, by name."""
+"""Data sets by name."""
 
 
 def prepare(name: str, **options: Any) -> Callable[[], Splits]:
-    """What loads the data set called `name`, once the name and the names of the options are known to be right."""
+    """Return a function that loads the data set `name`. Raise a ValueError for an unknown name or option."""
     source = lookup(DATASETS, name, "data set")
     known = inspect.signature(source.load).parameters
     unknown = [option for option in options if option not in known]
@@ -90,8 +88,8 @@ def prepare(name: str, **options: Any) -> Callable[[], Splits]:
 
 
 def load(name: str, **options: Any) -> Splits:
-    """The training, validation and test parts of the data set called `name`, downloaded or made the first time.
+    """Load the training, validation and test parts of the data set `name`, with a download if necessary.
 
-    The options are those of its function, such as `examples` of `svhn`.
+    The options are the arguments of its function, such as `examples` of `svhn`.
     """
     return prepare(name, **options)()

@@ -1,4 +1,4 @@
-"""Contact sheets: some images of every class in one picture, drawn with Pillow (in the `train` extra)."""
+"""Contact sheets: images of every class in one picture, drawn with Pillow (in the `train` extra)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 SMALLEST_TILE = 64
 LINE, GAP, MARGIN = 20, 2, 12
-"""In pixels: the height of a line of text, the space between images, and that between classes."""
+"""Height of a line of text, space between images and space between classes, in pixels."""
 
 
 def contact_sheet(images: ImageSet, *, side: int = 3) -> Image.Image:
-    """The first `side * side` images of every class in a block under its name, ten classes as 0 to 4 above 5 to 9.
+    """Draw the first `side * side` images of every class in a block under the class name.
 
-    Small images are enlarged by a whole factor, so that their pixels can be seen.
+    Ten classes are arranged as 0 to 4 above 5 to 9. Small images are enlarged by an integer factor.
     """
     from PIL import Image, ImageDraw, ImageFont
 
@@ -47,7 +47,7 @@ def contact_sheet(images: ImageSet, *, side: int = 3) -> Image.Image:
 
 
 def _write(draw: ImageDraw.ImageDraw, corner: tuple[int, int], text: str, width: int) -> None:
-    """Write `text` below `corner`, cut off with dots where it is wider than `width`."""
+    """Write `text` below `corner`. Text wider than `width` is shortened and ends with dots."""
     shown, kept = text, len(text)
     while kept and draw.textlength(shown) > width:
         kept -= 1

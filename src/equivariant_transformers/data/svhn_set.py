@@ -1,6 +1,6 @@
 """Street View House Numbers: digits cropped from photographs, 32 x 32 in colour.
 
-The data set's page is http://ufldl.stanford.edu/housenumbers/; it is for non-commercial use. Cite: Netzer et al.,
+Home page: http://ufldl.stanford.edu/housenumbers/ (non-commercial use only). Cite: Netzer et al.,
 *Reading Digits in Natural Images with Unsupervised Feature Learning*, NIPS Workshop 2011.
 """
 
@@ -23,7 +23,7 @@ HOST = "http://ufldl.stanford.edu/housenumbers/"
 
 
 class Release(NamedTuple):
-    """One file of the official release."""
+    """File of the official release."""
 
     file: str
     sha256: str
@@ -51,20 +51,20 @@ def svhn(
     seed: int = 0,
     progress: cache.Report | None = None,
 ) -> Splits:
-    """The cropped digits, split as in the paper: 5,000 of the 73,257 training images are for validation.
+    """Return the cropped digits, split as in the paper: 5,000 of the 73,257 training images are for validation.
 
-    The digit 0, which the files call 10, has label 0. Mean and deviation are those of the training images used, for
-    each channel. Files that are not there are downloaded.
+    The digit 0, which has label 10 in the files, has label 0. The mean and the standard deviation per channel are
+    computed from the training images in use. Missing files are downloaded.
 
     Args:
-        examples: the number of training images, all the remaining 68,257 if not given; the paper uses 10,000 and
-            20,000 as well. With one seed, fewer images are a part of more.
+        examples: number of training images; the paper also uses 10,000 and 20,000. Default: all remaining 68,257. For
+            the same seed, a smaller set is a subset of a larger one.
         extra: add the 531,131 easier images of the extra file (1.3 GB).
-        validation: the number of images for validation.
-        root: the folder of the files, `svhn` in the cache if not given.
-        accept_other_files: read files that differ from the official ones too; `origin` then says so.
-        seed: of the choice of the images.
-        progress: told what is being done, and which share of it is done.
+        validation: number of images for validation.
+        root: folder of the files. Default: `svhn` in the cache directory.
+        accept_other_files: accept files that differ from the official files. `origin` then records the difference.
+        seed: random seed for the choice of the images.
+        progress: callback that receives the current task and its completed fraction.
     """
     folder = cache.root() / "svhn" if root is None else Path(root)
     names = ("train", "test", "extra") if extra else ("train", "test")
@@ -72,9 +72,9 @@ def svhn(
     differing = [path.name for name, path in paths.items() if cache.sha256(path) != FILES[name].sha256]
     if differing and not accept_other_files:
         raise ValueError(
-            f"not as officially released: {', '.join(differing)} in {folder}. Without them the official ones are "
-            "downloaded; with accept_other_files=True they are read, and results will say so (et train, evaluate, "
-            "audit and reproduce: --accept-other-files)"
+            f"files differ from the official release: {', '.join(differing)} in {folder}. Remove them to download the "
+            "official files, or pass accept_other_files=True (et train, evaluate, audit and reproduce: "
+            "--accept-other-files) to use them; the results record this"
         )
     (images, labels), test = _read(paths["train"]), _read(paths["test"])
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
@@ -82,8 +82,8 @@ def svhn(
     examples = len(rest) if examples is None else examples
     if not (0 <= validation < len(labels) and 0 < examples <= len(rest)):
         raise ValueError(
-            f"{examples} examples and {validation} for validation cannot be taken from the {len(labels)} images of "
-            f"{paths['train']}"
+            f"{examples} examples and {validation} images for validation cannot be taken from the {len(labels)} "
+            f"images of {paths['train']}"
         )
     chosen = rest[:examples]
     train = images[chosen], labels[chosen]
@@ -101,7 +101,7 @@ def svhn(
 
 
 def _fetch(release: Release, folder: Path, progress: cache.Report | None) -> Path:
-    """The path of a file in `folder`, downloaded if it is not there; what arrives must be the official file."""
+    """Return the path of a file in `folder`. A missing file is downloaded and verified."""
     path = folder / release.file
     if path.exists():
         check_regular(path)
@@ -109,7 +109,7 @@ def _fetch(release: Release, folder: Path, progress: cache.Report | None) -> Pat
     what = f"downloading {release.file} ({release.bytes / 1e6:.0f} MB)"
     tell = progress and (lambda _, share: progress(what, share))
     with cache.lock(path):
-        if not path.exists():  # another process may have been faster
+        if not path.exists():  # another process may have downloaded it
             try:
                 cache.download(HOST + release.file, path, size=release.bytes, known_hash=release.sha256, progress=tell)
             except ConnectionError as error:
@@ -118,16 +118,16 @@ def _fetch(release: Release, folder: Path, progress: cache.Report | None) -> Pat
 
 
 def _read(path: Path) -> tuple[Tensor, Tensor]:
-    """Images `(N, 3, 32, 32)` and labels `(N,)` from a file's `X` `(32, 32, 3, N)` and `y` `(N, 1)`."""
+    """Read images `(N, 3, 32, 32)` and labels `(N,)` from a file's `X` `(32, 32, 3, N)` and `y` `(N, 1)`."""
     arrays = read_mat(path)
     shapes = {name: array.shape for name, array in arrays.items()}
     pixels, numbers = arrays.get("X"), arrays.get("y")
     if pixels is None or numbers is None or pixels.shape != (32, 32, 3, len(numbers)) or numbers.shape[1:] != (1,):
-        raise ValueError(f"{path} needs X of shape (32, 32, 3, N) and y of shape (N, 1), it has {quote(shapes)}")
+        raise ValueError(f"{path} needs X of shape (32, 32, 3, N) and y of shape (N, 1), got {quote(shapes)}")
     if pixels.dtype != np.uint8:
-        raise ValueError(f"{path} needs X of bytes (uint8), it has {pixels.dtype}")
+        raise ValueError(f"{path} needs X of type uint8, got {pixels.dtype}")
     if not np.isin(numbers, range(256)).all():
-        raise ValueError(f"{path} needs whole numbers in y, the digits from 1 to 10; it has others")
+        raise ValueError(f"{path} needs integers from 1 to 10 in y, got other values")
     images = np.ascontiguousarray(pixels.transpose(3, 2, 0, 1))
     digits = torch.from_numpy(numbers[:, 0].real.astype(np.int64))
     return torch.from_numpy(images), torch.where(digits == 10, 0, digits)

@@ -1,4 +1,4 @@
-"""Digits seen through known transformations: what all data sets made from MNIST share."""
+"""Generation of transformed digits, shared by all data sets made from MNIST."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ TRANSLATIONS = ("x_translation", "y_translation")
 
 
 def pose_matrix(poses: Tensor, names: Sequence[str]) -> Tensor:
-    r"""The product $T_{\theta_1} T_{\theta_2} \cdots$ of the named groups' matrices at `poses` `(N, k)`: `(N, 3, 3)`.
+    r"""Return the product $T_{\theta_1} T_{\theta_2} \cdots$ `(N, 3, 3)` of the named groups' matrices at `poses`.
 
-    With a data set's `poses` and `pose_names`, its images are the upright digits seen through `Warp.projective` of it.
+    `poses` has shape `(N, k)`. For the `poses` and `pose_names` of a data set, `Warp.projective` of the product maps
+    the upright digits to the images.
 
     >>> pose_matrix(torch.tensor([[0.5, 1.0]]), ("x_shear", "y_translation"))
     tensor([[[ 1.0000, -0.5000, -0.5000],
@@ -50,10 +51,10 @@ def image_set(
     device: torch.device | str = "cpu",
     progress: Report | None = None,
 ) -> ImageSet:
-    """The digits of `base`, centred on a black canvas of `size` pixels squared and seen through `poses`.
+    """Generate the digits of `base`, centred on a black canvas of side `size` and transformed by `poses`.
 
-    `poses` `(M N, k)` show each of N digits M times, all digits once before any comes again. The `normalisation` (mean,
-    deviation) is by default that of the images.
+    `poses` `(M N, k)` give M copies of N digits, ordered by copy and then by digit. `normalisation` is (mean, standard
+    deviation), by default computed from the images.
     """
     images = _transformed(base.images, pose_matrix(poses, pose_names), size, mode, device, progress)
     mean, std = normalisation or statistics(images)
@@ -77,7 +78,7 @@ def _transformed(
     device: torch.device | str,
     progress: Report | None,
 ) -> Tensor:
-    """`digits` `(N, 28, 28)` seen through `matrices` `(M N, 3, 3)`, as bytes `(M N, 1, size, size)`."""
+    """Transform `digits` `(N, 28, 28)` by `matrices` `(M N, 3, 3)` to uint8 images `(M N, 1, size, size)`."""
     matrices = matrices.float().to(device)
     canvases = pad(digits.to(device)[:, None], [(size - digits.shape[-1]) // 2] * 4)
     images = torch.empty(len(matrices), 1, size, size, dtype=torch.uint8, device=device)
@@ -100,9 +101,9 @@ def _transformed(
 
 @contextmanager
 def _independent_threads() -> Iterator[ThreadPoolExecutor]:
-    """As many threads as torch uses, but each works for itself: torch does not split single operations among them.
+    """Open a pool with as many threads as torch uses, in which torch runs each operation on a single thread.
 
-    Split operations wait for one another, which is slow for small ones and very slow beside other programs.
+    Operations split among threads wait for one another. This is slow for small operations and on a busy machine.
     """
     usual = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -115,16 +116,16 @@ def _independent_threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def placed(digits: Tensor, poses: Tensor, names: Sequence[str], where: Tensor, *, size: int) -> Tensor:
-    """The poses `(N, 2)` of the `TRANSLATIONS` that put `digits` `(N, 28, 28)`, transformed by `poses`, on a canvas.
+    """Return poses `(N, 2)` of `TRANSLATIONS` that place `digits` `(N, 28, 28)`, transformed by `poses`, on a canvas.
 
-    `where` `(N, 2)` in [0, 1] chooses among all places at which nothing of a digit is cropped, from the leftmost to
-    the rightmost and from the highest to the lowest. A digit that is larger than the canvas is centred.
+    `where` `(N, 2)` in [0, 1] chooses among all positions at which the digit is not cropped, from left to right and
+    from top to bottom. A digit that is larger than the canvas is centred.
     """
     pitch = 2 / (size - 1)
     count = digits.shape[-1]
     ticks = pitch * (torch.arange(count, dtype=poses.dtype) - (count - 1) / 2)
     x, y = ticks.repeat(count), ticks.repeat_interleave(count)
-    ways = projective.inverse(pose_matrix(poses, names))  # where a point of the digit goes
+    ways = projective.inverse(pose_matrix(poses, names))  # map points of the digit to the canvas
     ink = digits.flatten(1) > 0
     shifts = torch.empty_like(where)
     for start in range(0, len(digits), 4096):
@@ -132,7 +133,7 @@ def placed(digits: Tensor, poses: Tensor, names: Sequence[str], where: Tensor, *
         for axis in (0, 1):
             way = ways[some, axis]
             at = way[:, :1] * x + way[:, 1:2] * y
-            # An interpolated pixel fades to nothing over one pixel of the digit to all sides.
+            # An interpolated pixel fades to zero over one pixel of the digit in all directions.
             fade = pitch * way[:, :2].abs().sum(-1) - pitch
             lowest = -1 + fade - at.masked_fill(~ink[some], torch.inf).amin(-1)
             highest = 1 - fade - at.masked_fill(~ink[some], -torch.inf).amax(-1)
@@ -142,7 +143,7 @@ def placed(digits: Tensor, poses: Tensor, names: Sequence[str], where: Tensor, *
 
 
 def uniform(count: int, ranges: Sequence[tuple[float, float]], generator: torch.Generator) -> Tensor:
-    """Numbers `(count, k)`, float64, from the k `ranges`: the same on every machine for the same generator.
+    """Draw numbers `(count, k)`, float64, from the k `ranges`. A seed gives the same numbers on every machine.
 
     >>> uniform(2, [(0, 1), (-3, -3)], torch.Generator().manual_seed(0))[:, 1]
     tensor([-3., -3.], dtype=torch.float64)
