@@ -207,7 +207,7 @@ def test_what_is_no_data_set_is_refused(tmp_path, pets):
     with pytest.raises(ValueError, match="1 images are too few to hold out 1 for validation and 1 for test: add"):
         from_folder(empty)
     for wrong in ({"channels": 2}, {"size": (0, 8)}):
-        with pytest.raises(ValueError, match="1 or 3 channels"):
+        with pytest.raises(ValueError, match="channels must be 1 or 3"):
             from_folder(empty, **wrong)
     with pytest.raises(ValueError, match="fractions must be at least 0"):
         from_folder(empty, test=1.5)
