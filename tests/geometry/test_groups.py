@@ -53,7 +53,7 @@ def test_the_radial_lens_reaches_far_but_never_nan():
 
 
 def test_only_matrix_groups_have_matrices():
-    with pytest.raises(TypeError, match=r"flow: no 3x3 matrix"):
+    with pytest.raises(TypeError, match=r"flow and has no 3x3 matrix"):
         et.RADIAL_LENS.matrix(0.1)
 
 

@@ -22,7 +22,7 @@ Range = tuple[float, float]
 Map = Callable[[Tensor], Tensor]
 SheetMap = Callable[[Tensor, Tensor], Tensor]
 
-_BLURRED = 1 / 32  # closer to the singular set than this, about a pixel of a small image, orbits cannot be told apart
+_BLURRED = 1 / 32  # distance from the singular set, about a pixel of a small image, below which orbits blur together
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Chart:
     r"""Canonical coordinates of one group, or of two that commute.
 
     A chart has two coordinates. The first `k` are the pose coordinates of its `k` groups: $T_\theta$ adds theta to
-    them and leaves the others unchanged. Where the coordinates cannot tell parts of the plane apart (half planes,
-    quadrants), those parts are the chart's *sheets*, numbered from 0: a transformation moves every sheet the same way.
+    them and leaves the others unchanged. Parts of the plane with the same coordinates (half planes, quadrants) are the
+    chart's *sheets*, numbered from 0. A transformation moves every sheet the same way.
 
-    A chart is a value: compare it, print it, or change it with `replace`.
+    A chart is an immutable value that compares by its fields. `replace` returns a modified copy.
 
     >>> import equivariant_transformers as et
     >>> rotation = et.chart("rotation")
@@ -47,30 +47,30 @@ class Chart:
     name: str
     groups: tuple[Group, ...]
     ranges: tuple[Range, Range]
-    """The interval of each coordinate that `grid` covers."""
+    """Interval of each coordinate that `grid` covers."""
     forward: Map
-    """`(..., 2)` points of the plane to `(..., 2)` canonical coordinates."""
+    """Map from points of the plane `(..., 2)` to canonical coordinates `(..., 2)`."""
     backward: SheetMap
-    """`(..., 2)` canonical coordinates and `(...)` sheet numbers to `(..., 2)` points of the plane."""
+    """Map from canonical coordinates `(..., 2)` and sheet numbers `(...)` to points of the plane `(..., 2)`."""
     distance: Map
-    """`(..., 2)` points to `(...)`, zero on the singular set and large compared with rounding off it."""
+    """Map from points `(..., 2)` to `(...)`: zero on the singular set, large compared with rounding elsewhere."""
     sheet_of: Map | None = None
-    """`(..., 2)` points to `(...)` sheet numbers; None where there is one sheet."""
+    """Map from points `(..., 2)` to sheet numbers `(...)`; None for a chart with one sheet."""
     sheets: int = 1
     mirrored: bool = False
-    """Whether the second sheet covers the first coordinate's range negated, as 1/x does left of the origin."""
+    """True if the second sheet covers the negated range of the first coordinate, as 1/x does left of the origin."""
     periods: tuple[float | None, float | None] = (None, None)
     origin: tuple[float, float] | None = None
-    """Where canonical content sits: a pose of 0 means content around these coordinates. By default mid-range."""
+    """Coordinates of content whose pose is 0; the middle of the ranges by default."""
     order: int = 1
-    """How many derivatives along the flow it takes to fade out the fixed points that orbits run into in the image.
+    """Number of derivatives along the flow that fade out the fixed points in the image.
 
-    2 where they do so at a constant rate, as for scales; 1 elsewhere.
+    2 where orbits approach a fixed point at a constant rate, as for scales; 1 elsewhere.
     """
     size: tuple[int, int] = (64, 64)
-    """Samples of the grid as (height, width): the first coordinate runs along the width."""
+    """Size of the grid as (height, width); the first coordinate runs along the width."""
     formulas: Any = None
-    """The symbolic formulas, where `derive` found them."""
+    """Symbolic formulas, if `derive` found any."""
 
     def __post_init__(self) -> None:
         try:
@@ -78,7 +78,8 @@ class Chart:
             size = tuple(int(count) for count in self.size)
         except TypeError:
             raise ValueError(
-                f"ranges are two (low, high) pairs and a size is (height, width); got {self.ranges} and {self.size}"
+                f"ranges must be two (low, high) pairs and size must be (height, width), "
+                f"got {self.ranges} and {self.size}"
             ) from None
         object.__setattr__(self, "ranges", ranges)
         object.__setattr__(self, "size", size)
@@ -94,7 +95,7 @@ class Chart:
 
     @property
     def periodic(self) -> tuple[bool, bool]:
-        """Which coordinates wrap around: those whose range is one whole period."""
+        """Flags of the coordinates that wrap around: the range of such a coordinate is one whole period."""
         first, second = (
             period is not None and math.isclose(high - low, period, rel_tol=1e-6)
             for period, (low, high) in zip(self.periods, self.ranges, strict=True)
@@ -103,32 +104,32 @@ class Chart:
 
     @property
     def centre(self) -> tuple[float, float]:
-        """The coordinates that canonical content is brought to: the `origin`, or the middle of the ranges."""
+        """Coordinates that content is moved to: the `origin`, or the middle of the ranges."""
         (left, right), (top, bottom) = self.ranges
         return self.origin or ((left + right) / 2, (top + bottom) / 2)
 
     def pose_widths(self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
-        """How wide the range of each pose coordinate is, `(k,)`."""
+        """Return the width of the range of each pose coordinate, `(k,)`."""
         return torch.tensor([high - low for low, high in self.ranges[: len(self.groups)]], dtype=dtype, device=device)
 
     def row_weights(self) -> Tensor:
-        """How much each row of the grid tells about the pose: `(height,)`, float32 on the CPU, summing to 1.
+        """Return the weight of each row of the grid for the pose: `(height,)`, float32 on the CPU, summing to 1.
 
-        A row of the picture is an orbit (one value of the second coordinate). It counts by the square of the area that
-        it shows of the image, so that singular rows count for nothing, and less the more of its area lies beyond
-        the range of the first coordinate, where content could come and go unseen, or so close to the singular set
-        that pixels blur it.
+        A row of the grid is an orbit (one value of the second coordinate). Its weight is the square of the image area
+        that the row covers, so singular rows have no weight. The weight drops as more of this area lies beyond the
+        range of the first coordinate, where content can enter and leave, or so close to the singular set that pixels
+        blur it.
         """
         (low, high), _ = self.ranges
         reach = 0 if self.periodic[0] else (high - low) / 2
-        with torch.device("cpu"):  # also while a module is made on the meta device
+        with torch.device("cpu"):  # also inside a torch.device("meta") context
             area = self._row_areas((low - reach, high + reach), 0.0)
             useful = self._row_areas((low, high), _BLURRED)
         weights = (useful * (useful / area.clamp_min(1e-12)).clamp(max=1) ** 8) ** 2
         return (weights / weights.sum().clamp_min(1e-12)).float()
 
     def _row_areas(self, bounds: Range, margin: float, samples: int = 512) -> Tensor:
-        """The image's area on each row between `bounds`, over all sheets and `margin` off the singular set."""
+        """Return the image area of each row in `bounds`, over all sheets, at least `margin` off the singular set."""
         first = torch.linspace(*bounds, 2 * samples + 1, dtype=torch.float64)[1::2]
         second = self.axes(dtype=torch.float64)[1]
         u = torch.stack(torch.meshgrid(first, second, indexing="xy"), -1)  # (height, samples, 2)
@@ -146,7 +147,7 @@ class Chart:
         return total
 
     def replace(self, **changes: Any) -> Chart:
-        """The same chart with other `ranges`, `size` or `name`.
+        """Return a copy of the chart with other `ranges`, `size` or `name`.
 
         >>> import equivariant_transformers as et
         >>> et.chart("x_shear").replace(size=(32, 48)).size
@@ -155,40 +156,40 @@ class Chart:
         return dataclasses.replace(self, **changes)
 
     def to_canonical(self, points: Tensor) -> Tensor:
-        r"""The map $\rho$: `points` `(..., 2)` as (x, y) to canonical coordinates `(..., 2)`.
+        r"""Map `points` `(..., 2)` as (x, y) to canonical coordinates `(..., 2)` by $\rho$.
 
-        Finite everywhere; on the singular set (see `valid`) the value is one of the nearby ones.
+        The result is finite everywhere. On the singular set (see `valid`) it is one of the values nearby.
         """
         return self.forward(points)
 
     def to_plane(self, coordinates: Tensor, sheet: Tensor | int = 0) -> Tensor:
-        r"""The map $\rho^{-1}$ onto a sheet: canonical `coordinates` `(..., 2)` to points `(..., 2)`.
+        r"""Map canonical `coordinates` `(..., 2)` to points `(..., 2)` of a sheet by $\rho^{-1}$.
 
-        `sheet` is a number or a tensor of numbers that broadcasts against the leading shape.
+        `sheet` is an integer or an integer tensor that broadcasts against the leading shape.
         """
         return self.backward(coordinates, torch.as_tensor(sheet, device=coordinates.device))
 
     def sheet(self, points: Tensor) -> Tensor:
-        """Which sheet each of `points` `(..., 2)` lies on, as integers `(...)`."""
+        """Return the sheet number of each of `points` `(..., 2)`, as integers `(...)`."""
         if self.sheet_of is None:
             return torch.zeros(points.shape[:-1], dtype=torch.long, device=points.device)
         return self.sheet_of(points)
 
     def valid(self, points: Tensor) -> Tensor:
-        """Where `points` `(..., 2)` are off the singular set, as booleans `(...)`."""
+        """Return a mask `(...)` of the `points` `(..., 2)` that are off the singular set."""
         return self.distance(points).abs() > torch.finfo(points.dtype).eps
 
     def wrap(self, difference: Tensor) -> Tensor:
-        """A difference of canonical coordinates `(..., 2)`, brought into half a period either way on periodic axes."""
+        """Wrap a difference of canonical coordinates `(..., 2)` to within half a period of 0 on periodic axes."""
         columns = [wrap(column, period) for column, period in zip(difference.unbind(-1), self.periods, strict=True)]
         return torch.stack(columns, -1)
 
     def axes(
         self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The sampled values of both coordinates, `(width,)` and `(height,)`.
+        """Return the sampled values of both coordinates, `(width,)` and `(height,)`.
 
-        A periodic axis leaves out its end point, which is its first point again.
+        A periodic axis omits its end point, which equals its first point.
         """
         height, width = self.size
         first, second = (
@@ -198,7 +199,7 @@ class Chart:
         return first, second
 
     def grid(self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
-        """The points of the plane that a picture in this chart samples: `(sheets, height, width, 2)`.
+        """Return the points of the plane that an image in this chart samples: `(sheets, height, width, 2)`.
 
         The first coordinate runs along the width and the second along the height.
         """
@@ -209,11 +210,11 @@ class Chart:
         return self.to_plane(u + shift, sheets)
 
     def _shift(self, sheet: Tensor) -> Tensor:
-        """By how much the range of the first coordinate differs on each of `sheet` `(...)`."""
+        """Return the shift of the first coordinate's range on each of `sheet` `(...)`."""
         return sheet * (-sum(self.ranges[0]) if self.mirrored else 0.0)
 
     def covers(self, points: Tensor) -> Tensor:
-        """Whether `points` `(..., 2)` lie in the chart's ranges and off its singular set, as booleans `(...)`."""
+        """Return a mask `(...)` of the `points` `(..., 2)` in the chart's ranges and off its singular set."""
         inside = self.valid(points)
         first, second = self.to_canonical(points).unbind(-1)
         columns = (first - self._shift(self.sheet(points)), second)
@@ -225,7 +226,7 @@ class Chart:
         return inside
 
     def coverage(self, samples: int = 512) -> float:
-        """The share of the image [-1, 1] x [-1, 1] that the chart's ranges cover.
+        """Return the fraction of the image [-1, 1] x [-1, 1] that the chart's ranges cover.
 
         >>> import equivariant_transformers as et
         >>> round(et.chart("x_shear").coverage(), 2)

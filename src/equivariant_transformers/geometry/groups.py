@@ -1,7 +1,7 @@
 """One-parameter groups of plane transformations.
 
-A group is a value. The eleven groups of the paper are the eleven generators in `GROUPS`; any other 3x3 generator makes
-one with `Group.from_generator`, and a flow that no 3x3 matrix gives makes one with `Group.from_flow`.
+`GROUPS` holds the eleven groups of the paper. `Group.from_generator` builds a group from any other 3x3 generator, and
+`Group.from_flow` from a flow that is not given by a 3x3 matrix.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ VectorField = Callable[[Tensor], Tensor]
 class Group:
     r"""A one-parameter group $\{T_\theta\}$ of transformations of the plane.
 
-    Elements are written by their parameter: `compose(a, b)` is the parameter of $T_a T_b$ and `inverse(a)` that of
-    $T_a^{-1}$. A group has either a `generator` $A$, with $T_\theta = \exp(\theta A)$ in homogeneous coordinates, or a
-    `flow(theta, points)`. Make one with `Group.from_generator` or `Group.from_flow`.
+    An element is represented by its parameter: `compose(a, b)` is the parameter of $T_a T_b$ and `inverse(a)` the
+    parameter of $T_a^{-1}$. A group has either a `generator` $A$, with $T_\theta = \exp(\theta A)$ in homogeneous
+    coordinates, or a `flow(theta, points)`. Create a group with `Group.from_generator` or `Group.from_flow`.
 
     >>> group("x_translation").matrix(0.5)
     tensor([[1.0000, 0.0000, 0.5000],
@@ -44,7 +44,7 @@ class Group:
     generator: Matrix3 | None = None
     flow: Flow | None = None
     period: float | None = None
-    """The smallest positive theta with T_theta = identity, where there is one."""
+    """Smallest positive theta with T_theta = identity, or None."""
     _terms: tuple[exponential.Term, ...] = field(default=(), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class Group:
             raise ValueError(
                 f"group {self.name!r} needs either a generator or a flow; use Group.from_generator(A, name=...)"
             )
-        if self.generator is not None:  # what follows from it can be no other
+        if self.generator is not None:  # it determines the terms and the period
             object.__setattr__(self, "generator", _checked(self.generator))
             object.__setattr__(self, "_terms", exponential.terms(self.generator))
             object.__setattr__(self, "period", exponential.period(self._terms))
@@ -65,13 +65,13 @@ class Group:
 
     @staticmethod
     def from_generator(generator: Tensor | NDArray[Any] | Sequence[Sequence[float]], *, name: str = "custom") -> Group:
-        r"""The group $T_\theta = \exp(\theta A)$ of a 3x3 generator $A$, acting on homogeneous coordinates.
+        r"""Create the group $T_\theta = \exp(\theta A)$ of a 3x3 generator $A$ acting on homogeneous coordinates.
 
         >>> spiral = Group.from_generator([[0.2, -1, 0], [1, 0.2, 0], [0, 0, 0]], name="spiral")
         >>> spiral.transform(torch.pi / 2, torch.tensor([1.0, 0.0]))[1]
         tensor(1.3691)
         """
-        return Group(name, generator=generator)  # type: ignore[arg-type]  # which makes rows of any matrix
+        return Group(name, generator=generator)  # type: ignore[arg-type]  # converted in __post_init__
 
     @staticmethod
     def from_flow(
@@ -82,17 +82,17 @@ class Group:
         period: float | None = None,
         steps: int = 64,
     ) -> Group:
-        """The group of a flow `(theta, points) -> points`, or of the flow that a vector field generates.
+        """Create the group of a flow `(theta, points) -> points`, or of the flow of a vector field.
 
         Args:
-            flow: the closed form; `theta` broadcasts against `points.shape[:-1]`.
-            vector_field: `points -> velocities`, integrated numerically where no closed form is known.
-            name: how the group is shown.
-            period: the smallest positive theta with `flow(theta, x) = x`, where there is one.
-            steps: Runge-Kutta steps for each transformation.
+            flow: flow in closed form; `theta` broadcasts against `points.shape[:-1]`.
+            vector_field: function `points -> velocities`, integrated numerically; use it if no closed form is known.
+            name: display name of the group.
+            period: smallest positive theta with `flow(theta, x) = x`, or None.
+            steps: number of Runge-Kutta steps per transformation of a vector field.
         """
         if (flow is None) == (vector_field is None):
-            raise ValueError("from_flow takes either a closed-form flow or vector_field=..., and exactly one of them")
+            raise ValueError("from_flow takes either a closed-form flow or vector_field=..., got both or neither")
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise ValueError(f"steps must be a whole number, at least 1, got {quote(steps)}")
         if vector_field is not None:
@@ -102,21 +102,21 @@ class Group:
         return Group(name, flow=flow, period=period)
 
     def matrix(self, theta: Tensor | float) -> Tensor:
-        r"""$T_\theta$ as homogeneous matrices: theta `(...)` gives `(..., 3, 3)` of the same floating dtype.
+        r"""Return $T_\theta$ as homogeneous matrices `(..., 3, 3)` for theta `(...)`, in the dtype of theta.
 
-        Entries that overflow (an exponential of a huge theta) saturate at the largest finite number.
+        Entries that overflow (the exponential of a huge theta) saturate at the largest finite number.
         """
         if self.generator is None:
-            raise TypeError(f"group {self.name!r} is a flow: no 3x3 matrix gives it. Use transform(theta, points)")
+            raise TypeError(f"group {self.name!r} is a flow and has no 3x3 matrix; use transform(theta, points)")
         theta = _parameter(theta)
         if not theta.is_floating_point():
             theta = theta.to(torch.get_default_dtype())
         return exponential.evaluate(self._terms, theta)
 
     def transform(self, theta: Tensor | float, points: Tensor) -> Tensor:
-        r"""$T_\theta x$ for `points` `(..., 2)`; theta broadcasts against the points' leading shape.
+        r"""Return $T_\theta x$ for `points` `(..., 2)`; theta broadcasts against the leading shape of `points`.
 
-        A point that leaves the plane lands very far away: the result is finite for finite arguments.
+        The result is finite for finite arguments: a point that leaves the plane is placed very far away.
 
         >>> group("x_shear").transform(0.5, torch.tensor([0.0, 1.0]))
         tensor([-0.5000, 1.0000])
@@ -130,7 +130,7 @@ class Group:
         return projective.apply(self.matrix(theta), points)
 
     def vector_field(self, points: Tensor) -> Tensor:
-        r"""The velocity $\partial T_\theta x / \partial\theta$ at theta = 0 of `points` `(..., 2)`."""
+        r"""Return the velocity $\partial T_\theta x / \partial\theta$ at theta = 0 of `points` `(..., 2)`."""
         _check_points(points)
         known: VectorField | None = getattr(self.flow, "vector_field", None)
         if known is not None:
@@ -146,17 +146,17 @@ class Group:
         return torch.stack((x, y), -1) - points * w[..., None]
 
     def compose(self, a: Tensor, b: Tensor) -> Tensor:
-        """The parameter of $T_a T_b$, brought into one period where the group has one."""
+        """Return the parameter of $T_a T_b$, wrapped to within half a period of 0 if the group is periodic."""
         return projective.wrap(a + b, self.period)
 
     def inverse(self, theta: Tensor) -> Tensor:
-        r"""The parameter of $T_\theta^{-1}$."""
+        r"""Return the parameter of $T_\theta^{-1}$, wrapped as in `compose`."""
         return projective.wrap(-theta, self.period)
 
 
 @dataclass(frozen=True)
 class IntegratedFlow:
-    """The flow of a vector field by classical Runge-Kutta steps of equal length."""
+    """Flow of a vector field, integrated by classical Runge-Kutta steps of equal length."""
 
     vector_field: VectorField
     steps: int
@@ -173,7 +173,7 @@ class IntegratedFlow:
 
 
 def _checked(generator: Tensor | NDArray[Any] | Sequence[Sequence[float]]) -> Matrix3:
-    """The rows of a 3x3 matrix that moves something."""
+    """Return the rows of a 3x3 generator; raise an error if it is malformed or moves no point."""
     a = _real_array(generator)
     if a.shape != (3, 3):
         raise ValueError(f"a generator is a 3x3 matrix, got shape {a.shape}{_EXAMPLE}")
@@ -181,28 +181,30 @@ def _checked(generator: Tensor | NDArray[Any] | Sequence[Sequence[float]]) -> Ma
         raise ValueError(f"a generator must be finite, got {a.tolist()}{_EXAMPLE}")
     scale = np.abs(a).max()
     if np.allclose(a, a[0, 0] * np.eye(3), rtol=0, atol=1e-12 * scale):
-        raise ValueError(f"generator {a.tolist()} moves nothing: every transformation would be the identity")
+        raise ValueError(
+            f"generator {a.tolist()} moves nothing, since it is a multiple of the identity; change one of its entries"
+        )
     if not 1 / _LARGEST <= scale <= _LARGEST:
         raise ValueError(
-            f"the largest entry of a generator lies between {1 / _LARGEST:g} and {_LARGEST:g}, got {a.tolist()}; "
-            "multiply the generator by a number, which only changes the unit of theta"
+            f"the largest entry of a generator must lie between {1 / _LARGEST:g} and {_LARGEST:g}, got {a.tolist()}; "
+            "rescale the generator, which only changes the unit of theta"
         )
     rows: Matrix3 = tuple(tuple(float(entry) for entry in row) for row in a)  # type: ignore[assignment]
     return rows
 
 
 def _real_array(generator: Any) -> NDArray[np.float64]:
-    """`generator` in float64; a TypeError where it is not made of real numbers that are at hand."""
+    """Convert `generator` to float64; raise a TypeError if its real values cannot be read."""
     try:
         if isinstance(generator, Tensor):
             if generator.is_meta or generator.layout != torch.strided or generator.is_complex():
-                raise TypeError("no real numbers at hand")
+                raise TypeError("no readable real values")
             generator = generator.detach().double().cpu()
         numbers = np.asarray(generator)
         if numbers.dtype.kind not in "biufO":  # text and complex numbers
             raise TypeError("not numbers")
         return numbers.astype(np.float64)
-    except Exception as error:  # what a foreign object raises when it is converted can be anything
+    except Exception as error:  # the conversion of a foreign object may raise anything
         raise TypeError(
             f"a generator is a 3x3 matrix of real numbers, a dense tensor, an array or lists; got {quote(generator)}"
             f"{_EXAMPLE}"
@@ -210,20 +212,20 @@ def _real_array(generator: Any) -> NDArray[np.float64]:
 
 
 def _parameter(theta: Any, like: Tensor | None = None) -> Tensor:
-    """`theta` as a tensor of real numbers, of the dtype and on the device of `like` where it is given."""
+    """Convert `theta` to a real tensor, with the dtype and device of `like` if `like` is given."""
     dtype, device = (None, None) if like is None else (like.dtype, like.device)
     if not isinstance(theta, Tensor):
         try:
             if not _is_number(theta) and np.iscomplexobj(theta):
                 raise TypeError("complex numbers")
             return torch.as_tensor(theta, dtype=dtype, device=device)
-        except Exception as error:  # what a foreign object raises when it is converted can be anything
+        except Exception as error:  # the conversion of a foreign object may raise anything
             raise TypeError(f"theta is a number or a tensor of real numbers, got {quote(theta)}") from error
     if theta.layout != torch.strided or theta.is_complex() or _is_narrow(theta):
         kind = theta.dtype if theta.layout == torch.strided else f"layout {theta.layout}"
         raise TypeError(f"theta is a number or a dense tensor of real numbers of at least 16 bits, got {kind}")
     if like is not None and theta.is_meta and not like.is_meta:
-        raise TypeError("theta is on the meta device, where it has no values, and the points are not")
+        raise TypeError("theta is on the meta device, where it has no values; move it to the device of the points")
     return theta if like is None else theta.to(dtype=dtype, device=device)
 
 
@@ -243,12 +245,12 @@ def _check_shapes(theta: Tensor, points: Tensor) -> None:
     except RuntimeError:
         raise ValueError(
             f"theta of shape {tuple(theta.shape)} does not broadcast against the leading shape of points "
-            f"{tuple(points.shape)}; give one number per point, per set of points, or in all"
+            f"{tuple(points.shape)}; pass one number per point, one per set of points, or a single number"
         ) from None
 
 
 def _is_narrow(tensor: Tensor) -> bool:
-    """Whether `tensor` has a floating-point dtype that torch stores but does not compute with."""
+    """Return True if `tensor` has a floating-point dtype that torch stores but does not compute with."""
     return tensor.is_floating_point() and tensor.dtype.itemsize == 1
 
 
@@ -263,7 +265,7 @@ def _radial_lens_flow(theta: Tensor, points: Tensor) -> Tensor:
     return torch.where(stays[..., None], points * scale[..., None], far(points))
 
 
-_LARGEST = 1e18  # entry of a generator; its square is still finite in float32
+_LARGEST = 1e18  # largest entry of a generator; its square is still finite in float32
 _EXAMPLE = ". A rotation is [[0, -1, 0], [1, 0, 0], [0, 0, 0]]"
 _GENERATORS: dict[str, Matrix3] = {
     "x_translation": ((0, 0, 1), (0, 0, 0), (0, 0, 0)),
@@ -279,18 +281,18 @@ _GENERATORS: dict[str, Matrix3] = {
     "y_perspective": ((0, 0, 0), (0, 0, 0), (0, 1, 0)),
 }
 GROUPS: dict[str, Group] = {name: Group.from_generator(a, name=name) for name, a in _GENERATORS.items()}
-"""The paper's eleven one-parameter groups, by name."""
+"""One-parameter groups of the paper, by name."""
 
 RADIAL_LENS = Group.from_flow(_radial_lens_flow, name="radial_lens")
-r"""Radial lens distortion $T_\theta x = x / \sqrt{1 - 2\theta|x|^2}$, the flow of $|x|^2 x$: no 3x3 matrix gives it.
+r"""Radial lens distortion $T_\theta x = x / \sqrt{1 - 2\theta|x|^2}$, the flow of $|x|^2 x$. It has no 3x3 matrix.
 
-Positive theta is a pincushion, negative theta a barrel. Points with $2\theta|x|^2 \ge 1$ leave the plane; they
-land very far away.
+Positive theta is a pincushion distortion, negative theta a barrel distortion. Points with $2\theta|x|^2 \ge 1$ leave
+the plane and are placed very far away.
 """
 
 
 def group(name: str | Group) -> Group:
-    """The group called `name`; a `Group` is returned as it is.
+    """Return the group called `name`; a `Group` is returned unchanged.
 
     >>> group("dilation").vector_field(torch.tensor([2.0, 3.0]))
     tensor([2., 3.])
@@ -299,7 +301,7 @@ def group(name: str | Group) -> Group:
 
 
 def lookup(table: dict[str, T], name: str, kind: str) -> T:
-    """`table[name]`, with an error that lists the names and suggests the nearest one."""
+    """Return `table[name]`; raise a ValueError that lists the names and suggests the nearest name if there is none."""
     if isinstance(name, str) and name in table:
         return table[name]
     nearest = difflib.get_close_matches(name[:100] if isinstance(name, str) else quote(name), table, n=1)
