@@ -73,7 +73,7 @@ def test_perspective_moves_both_half_planes_together_through_infinity():
         (lambda: et.chart("x_shear").replace(ranges=((1, 0), (0, 1))), "low < high"),
         (lambda: et.chart("x_shear").replace(ranges=((0, math.inf), (0, 1))), "finite"),
         (lambda: et.chart("x_shear").replace(size=(0, 4)), "at least 1"),
-        (lambda: et.chart("x_shear").replace(size=64), r"size is \(height, width\)"),
+        (lambda: et.chart("x_shear").replace(size=64), r"size must be \(height, width\)"),
         (lambda: et.chart(["x_shear"]), "unknown chart"),
         (lambda: et.chart("x_shear").replace(groups=()), "one or two groups"),
     ],

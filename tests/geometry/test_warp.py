@@ -432,7 +432,7 @@ def test_bad_input_is_explained():
     for call, message in [
         (lambda: warp.image(images[0]), r"shape \(B, C, H, W\), got \(1, 4, 4\)"),
         (lambda: warp.image(images[..., :0]), "at least one pixel"),
-        (lambda: Warp.projective(random_matrices(3)).image(images), "2 images and 3 warps: they must be as many"),
+        (lambda: Warp.projective(random_matrices(3)).image(images), "2 images and 3 warps: the counts must be equal"),
         (lambda: warp.image(images, mode="cubic"), "the modes are"),
         (lambda: warp.image(images, padding="wrap"), "the paddings are"),
         (lambda: lens(torch.zeros(2, 2)), r"shape \(B,\) or \(\)"),

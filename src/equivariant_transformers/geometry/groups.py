@@ -92,7 +92,9 @@ class Group:
             steps: number of Runge-Kutta steps per transformation of a vector field.
         """
         if (flow is None) == (vector_field is None):
-            raise ValueError("from_flow takes either a closed-form flow or vector_field=..., got both or neither")
+            raise ValueError(
+                "from_flow takes exactly one of a closed-form flow and vector_field=..., got both or neither"
+            )
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
             raise ValueError(f"steps must be a whole number, at least 1, got {quote(steps)}")
         if vector_field is not None:

@@ -1,4 +1,4 @@
-"""Homogeneous 3x3 matrices acting on points of the plane, in closed form."""
+"""Closed-form operations on homogeneous 3x3 matrices and points of the plane."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from torch import Tensor
 
 
 def away_from_zero(value: Tensor) -> Tensor:
-    """`value`, with magnitudes below the dtype's epsilon raised to it (sign kept, gradient zero there)."""
+    """Raise magnitudes below the dtype's epsilon to epsilon, keeping the sign; the gradient is zero there."""
     eps = torch.finfo(value.dtype).eps
     floor = torch.where(value < 0, -eps, eps).to(value.dtype)
     return torch.where(value.abs() < eps, floor, value)
 
 
 def can_inspect(tensor: Tensor) -> bool:
-    """Whether the values of `tensor` may steer the program: not while it is traced, captured or transformed."""
+    """Return True if control flow may depend on the values of `tensor`: it is not traced, captured or transformed."""
     if torch.compiler.is_compiling() or type(tensor) not in (Tensor, torch.nn.Parameter):
         return False
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -23,25 +23,25 @@ def can_inspect(tensor: Tensor) -> bool:
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """`tensor` in its own precision, or in float32 where that is less."""
+    """Convert `tensor` to float32 if its precision is lower."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
-    """The matrix product of `(..., 3, 3)` matrices, in full precision under autocast too."""
+    """Return the product of `(..., 3, 3)` matrices, in full precision even under autocast."""
     return (left[..., :, :, None] * right[..., None, :, :]).sum(-2)
 
 
 def wrap(value: Tensor, period: float | None) -> Tensor:
-    """`value` brought into half a `period` either way; as it is where there is no period."""
+    """Wrap `value` to within half a `period` of 0; return it unchanged if `period` is None."""
     return value if period is None else value - period * torch.round(value / period)
 
 
 def homogeneous(matrix: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The homogeneous coordinates (X, Y, W) of `matrix` `(..., 3, 3)` applied to points (x, y).
+    """Return the homogeneous coordinates (X, Y, W) of `matrix` `(..., 3, 3)` applied to points (x, y).
 
-    All leading shapes broadcast. The y part is summed first: on a pixel grid, with x `(1, W)` and y `(H, 1)`, only one
-    addition for each of the three results has the full size.
+    All leading shapes broadcast. The terms in y are summed first: on a pixel grid with x `(1, W)` and y `(H, 1)`, each
+    of the three results needs only one addition at full size.
     """
     m = matrix.flatten(-2)
     return (
@@ -52,9 +52,9 @@ def homogeneous(matrix: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, T
 
 
 def apply(matrix: Tensor, points: Tensor) -> Tensor:
-    """`matrix` applied to `points`: `(..., 3, 3)` and `(..., 2)` give `(..., 2)`.
+    """Apply `matrix` `(..., 3, 3)` to `points` `(..., 2)`.
 
-    A point that is sent to infinity lands very far away instead: the result is always finite.
+    The result is always finite: a point mapped to infinity is placed very far away.
 
     >>> apply(torch.tensor([[1.0, 0, 0.5], [0, 1, 0], [0, 0, 1]]), torch.tensor([1.0, 2.0]))
     tensor([1.5000, 2.0000])
@@ -64,7 +64,7 @@ def apply(matrix: Tensor, points: Tensor) -> Tensor:
 
 
 def adjugate(matrix: Tensor) -> Tensor:
-    """The transposed cofactors of `matrix` `(..., 3, 3)`: its inverse times its determinant."""
+    """Return the adjugate (transposed cofactors) of `matrix` `(..., 3, 3)`: the inverse times the determinant."""
     a, b, c, d, e, f, g, h, i = matrix.flatten(-2).unbind(-1)
     cofactors = (
         *(e * i - f * h, c * h - b * i, b * f - c * e),
@@ -75,13 +75,13 @@ def adjugate(matrix: Tensor) -> Tensor:
 
 
 def determinant(matrix: Tensor) -> Tensor:
-    """The determinant of `matrix` `(..., 3, 3)`."""
+    """Return the determinant of `matrix` `(..., 3, 3)`."""
     a, b, c, d, e, f, g, h, i = matrix.flatten(-2).unbind(-1)
     return a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g)
 
 
 def inverse(matrix: Tensor) -> Tensor:
-    """The inverse of `matrix` `(..., 3, 3)`: cofactors over determinant, no factorisation.
+    """Return the inverse of `matrix` `(..., 3, 3)` as adjugate over determinant, without a factorisation.
 
     >>> inverse(torch.tensor([[2.0, 0, 0], [0, 4, 0], [0, 0, 1]])).diagonal()
     tensor([0.5000, 0.2500, 1.0000])

@@ -1,4 +1,4 @@
-"""The only place where pixels are interpolated."""
+"""Interpolation of pixels, for the whole library."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from typing_extensions import TypedDict
 
 from equivariant_transformers.geometry import projective
 
-_OUTSIDE = 4.0  # a coordinate that is well outside the image
-_FAR = 1e18  # a coordinate that grid_sample can still count in pixels; beyond, it may read anywhere
-_FRAME = 4  # pixels around an image that a cubic convolution may ask for
+_OUTSIDE = 4.0  # coordinate well outside the image
+_FAR = 1e18  # largest coordinate that grid_sample converts to pixels safely; beyond, it may read out of bounds
+_FRAME = 4  # width in pixels of the frame that a cubic convolution may read around an image
 _BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # that images can have
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # of images
 _LEVELS = 4  # anti-aliasing filters for shrinking by 1, 2, 4 and 8
 
 
 class Sampling(TypedDict, total=False):
-    """How an image is resampled. All fields are optional."""
+    """Options of resampling. All fields are optional."""
 
     mode: Literal["bilinear", "nearest", "bicubic", "sharp_bicubic"]
-    """How to interpolate between pixels; bilinear by default.
+    """Interpolation between pixels; bilinear by default.
 
-    `bicubic` and `sharp_bicubic` are cubic convolutions over 4 x 4 pixels, with a slope a at distance one of -0.75
-    (PyTorch's) and of -1.
+    `bicubic` and `sharp_bicubic` are cubic convolutions over 4 x 4 pixels. Their slope a at distance one is -0.75 (as
+    in PyTorch) and -1.
     """
     padding: Literal["zeros", "border", "reflection"]
-    """What lies outside the image: the fill value (`zeros`, the default), its border pixels, or its reflection."""
+    """Values outside the image: the fill value (`zeros`, the default), the border pixels, or a reflection."""
     fill: float | Tensor
-    """The value outside the image, a number or a tensor that broadcasts to `(B, C, 1, 1)`; 0 by default."""
+    """Fill value outside the image, a number or a tensor that broadcasts to `(B, C, 1, 1)`; 0 by default."""
     antialias: bool
-    """Whether to filter the image where it shrinks, up to eight-fold; False by default."""
+    """Low-pass filter the image where it shrinks, up to eight-fold; False by default."""
 
 
 def resample(
@@ -49,20 +49,20 @@ def resample(
     fill: float | Tensor = 0.0,
     antialias: bool = False,
 ) -> Tensor:
-    """`images` `(B, C, H, W)` at points (x, y) of shape `(B or 1, ..., h, w)`, as `(B, C, ..., h, w)`."""
+    """Sample `images` `(B, C, H, W)` at points (x, y) of shape `(B or 1, ..., h, w)`, as `(B, C, ..., h, w)`."""
     if mode not in ("bilinear", "nearest", "bicubic", "sharp_bicubic"):
         raise ValueError(f"unknown mode {mode!r}; the modes are bilinear, nearest, bicubic and sharp_bicubic")
     if padding not in ("zeros", "border", "reflection"):
         raise ValueError(f"unknown padding {padding!r}; the paddings are zeros, border and reflection")
     filled = isinstance(fill, Tensor) or fill != 0
     if filled and padding != "zeros":
-        raise ValueError(f"a fill value needs padding='zeros': padding={padding!r} leaves nothing outside the image")
+        raise ValueError(f"a fill value needs padding='zeros', got padding={padding!r}; change one of the two")
     x, y = (place.nan_to_num(_OUTSIDE).clamp(-_FAR, _FAR) for place in (torch.where(visible, x, _OUTSIDE), y))
     grid = torch.stack(torch.broadcast_tensors(x, y), -1)  # type: ignore[no-untyped-call]
     shape = grid.shape[1:-1]
     pictures, warps = images.shape[0], grid.shape[0]
     if pictures != warps and 1 not in (pictures, warps):
-        raise ValueError(f"{pictures} images and {warps} warps: they must be as many, or one of either")
+        raise ValueError(f"{pictures} images and {warps} warps: the counts must be equal, or one of them 1")
     batch = warps if pictures == 1 else pictures
     source = images.to(grid.dtype)
     if filled:
@@ -89,7 +89,7 @@ def resample(
 
 
 def _sharp_bicubic(images: Tensor, grid: Tensor, padding: str) -> Tensor:
-    """`images` `(B, C, H, W)` at `grid` `(B, h, w, 2)` by cubic convolution with a = -1, as `(B, C, h, w)`."""
+    """Sample `images` `(B, C, H, W)` at `grid` `(B, h, w, 2)` by cubic convolution with a = -1, as `(B, C, h, w)`."""
     shape = images.shape[:2] + grid.shape[1:3]
     column, right = _cell(grid[..., 0], images.shape[-1], padding)
     row, down = _cell(grid[..., 1], images.shape[-2], padding)
@@ -99,7 +99,7 @@ def _sharp_bicubic(images: Tensor, grid: Tensor, padding: str) -> Tensor:
     first = torch.arange(0, len(pixels), lines * stride, device=images.device).reshape(*shape[:2], 1, 1)
     corner = (first + (row * stride + column)[:, None]).flatten()  # the first of the 4 x 4 pixels, in `pixels`
     right, down = (part[:, None].expand(shape).flatten() for part in (right, down))
-    # Where all of the 4 x 4 pixels are zero, nothing needs to be computed.
+    # Skip samples whose 4 x 4 pixels are all zero.
     skip = not images.requires_grad and projective.can_inspect(images)
     if skip:
         ink = pixels != 0
@@ -120,7 +120,7 @@ def _sharp_bicubic(images: Tensor, grid: Tensor, padding: str) -> Tensor:
 
 
 def _cell(place: Tensor, size: int, padding: str) -> tuple[Tensor, Tensor]:
-    """The first of the four pixels about `place` in the framed image, and how far `place` lies past the second."""
+    """Return the first of the four pixels around `place` in the framed image, and the offset from the second pixel."""
     position = (place + 1) * ((size - 1) / 2)
     if padding == "reflection":
         position = _reflected(position, size)
@@ -130,7 +130,7 @@ def _cell(place: Tensor, size: int, padding: str) -> tuple[Tensor, Tensor]:
 
 
 def _cubic_weights(t: Tensor) -> tuple[Tensor, ...]:
-    """The weights of four pixels in a row at `t` from 0 (on the second) to 1 (on the third), with a = -1."""
+    """Return the weights of four pixels in a row at `t` from 0 (second pixel) to 1 (third pixel), with a = -1."""
     s = 1 - t
     return -t * s * s, 1 - t * t * (2 - t), 1 - s * s * (2 - s), -s * t * t
 
@@ -143,7 +143,7 @@ def _weighted_sum(parts: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
 
 
 def _framed(images: Tensor, axis: int, padding: str) -> Tensor:
-    """`images` with `_FRAME` more pixels at both ends of `axis`."""
+    """Pad `images` with `_FRAME` pixels at both ends of `axis`."""
     size = images.shape[axis]
     places = torch.arange(-_FRAME, size + _FRAME, device=images.device)
     if padding == "reflection":
@@ -155,14 +155,14 @@ def _framed(images: Tensor, axis: int, padding: str) -> Tensor:
 
 
 def _reflected(places: Tensor, size: int) -> Tensor:
-    """`places`, counted in pixels, brought into the image by reflecting them in its first and its last pixel."""
+    """Reflect `places`, in pixels, into the image at its first and its last pixel."""
     last = max(size - 1, 1)
     return last - ((places % (2 * last)) - last).abs()
 
 
 def smooth(images: Tensor, level: int, padding: str = "border") -> Tensor:
-    """`images` `(B, C, H, W)` after one more step of smoothing: 1 makes them fit for halving, then 2 for quartering."""
-    if images.shape[1] == 0:  # which F.pad does not take
+    """Smooth `images` `(B, C, H, W)` by one more step: `level` 1 prepares them for halving, then 2 for quartering."""
+    if images.shape[1] == 0:  # F.pad rejects images without channels
         return images
     dtype, images = images.dtype, projective.at_least_float32(images)
     spacing = 2 ** (level - 1)
@@ -175,9 +175,9 @@ def smooth(images: Tensor, level: int, padding: str = "border") -> Tensor:
 
 
 def smooth_for(images: Tensor, grid: Tensor) -> Tensor:
-    """Return `images` `(B, C, H, W)` smoothed as far as they are finer than a `grid` `(..., h, w, 2)` over their frame.
+    """Smooth `images` `(B, C, H, W)` to the resolution of a `grid` `(..., h, w, 2)` over their frame.
 
-    The smoothing is the same everywhere: one that followed the spacing of the grid would not move with the content.
+    The smoothing is uniform, because a filter that follows the spacing of the grid does not move with the content.
     """
     finer = max(images.shape[-2] / grid.shape[-3], images.shape[-1] / grid.shape[-2], 1.0)
     for level in range(1, 1 + math.floor(math.log2(finer))):
@@ -186,7 +186,7 @@ def smooth_for(images: Tensor, grid: Tensor) -> Tensor:
 
 
 def _blurred(images: Tensor, padding: str) -> Tensor:
-    """`images` and smoother copies of them, fit for shrinking by 1, 2, 4 and 8: `(B, levels * C, H, W)`."""
+    """Return `images` and smoothed copies, prepared for shrinking by 1, 2, 4 and 8: `(B, levels * C, H, W)`."""
     copies = [images]
     for level in range(1, _LEVELS):
         copies.append(smooth(copies[-1], level, padding))
@@ -194,7 +194,7 @@ def _blurred(images: Tensor, padding: str) -> Tensor:
 
 
 def _level_weights(grid: Tensor, image_size: tuple[int, ...]) -> Tensor:
-    """How much of each level of `_blurred` every sample takes, by the spacing of `grid` in input pixels."""
+    """Return the weight of each level of `_blurred` in every sample, from the spacing of `grid` in input pixels."""
     height, width = image_size
     spacing = torch.ones(grid.shape[:-1], dtype=grid.dtype, device=grid.device)
     for axis in (-3, -2):
@@ -209,21 +209,21 @@ def _level_weights(grid: Tensor, image_size: tuple[int, ...]) -> Tensor:
 
 
 def border_mean(images: Tensor) -> Tensor:
-    """The mean of the outermost pixels of each channel of `images` `(B, C, H, W)`, as `(B, C, 1, 1)`."""
+    """Return the mean of the outermost pixels of each channel of `images` `(B, C, H, W)`, as `(B, C, 1, 1)`."""
     sides = (images[..., 0, :], images[..., -1, :], images[..., 0], images[..., -1])
     pixels = torch.cat([projective.at_least_float32(side) for side in sides], -1)
     return pixels.mean(-1)[..., None, None].to(images.dtype)
 
 
 def outside(images: Tensor, fill: float | None) -> float | Tensor:
-    """The value of `images` outside their frame: `background`, or each image's border mean if there is none."""
+    """Return the fill value of `images`: `fill`, or the border mean of each image if `fill` is None."""
     return border_mean(images) if fill is None else fill
 
 
 def pixel_centres(
     size: tuple[int, int], dtype: torch.dtype, device: torch.device | str | None
 ) -> tuple[Tensor, Tensor]:
-    """The coordinates x `(1, 1, W)` and y `(1, H, 1)` of the pixel centres of an image of `size` (H, W)."""
+    """Return the coordinates x `(1, 1, W)` and y `(1, H, 1)` of the pixel centres of an image of `size` (H, W)."""
     height, width = size
     return _centres(width, dtype, device)[None, None, :], _centres(height, dtype, device)[None, :, None]
 
@@ -235,7 +235,7 @@ def _centres(count: int, dtype: torch.dtype, device: torch.device | str | None) 
 
 
 def check_images(images: Tensor) -> None:
-    """Raise an error that says what is wrong with `images`, if anything is."""
+    """Raise an error unless `images` is a dense floating-point tensor `(B, C, H, W)` with at least one pixel."""
     if not isinstance(images, Tensor):
         raise TypeError(f"images must be a torch.Tensor, got {type(images).__name__}; convert with torch.as_tensor")
     if images.is_nested:

@@ -1,8 +1,8 @@
 """Lazy maps of the plane.
 
-The plane spans [-1, 1] x [-1, 1] over the image, x to the right and y down, pixel centres at its corners. A warp maps
-points of the *output* frame to points of the *input* frame, so that `warp.image(images)` is images composed with it and
-`warp.points(points)` takes what was found in the output back to the input.
+The image spans [-1, 1] x [-1, 1], with x to the right, y down, and the centres of the corner pixels at the corners. A
+warp maps points of the *output* frame to points of the *input* frame: `warp.image(images)` composes the images with
+the warp, and `warp.points(points)` maps points found in the output back to the input.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from equivariant_transformers.geometry.resampling import Sampling, check_images,
 from equivariant_transformers.text import quote
 
 _MOST_PIXELS = 2**30
-_SMALL = 1e-18  # largest entry of a matrix below which, or above whose inverse, it is divided by this entry
+_SMALL = 1e-18  # a matrix is divided by its largest entry if this entry lies outside [_SMALL, 1 / _SMALL]
 
 
 @dataclass(frozen=True, eq=False)
 class FlowStep:
-    """A step of a warp that no matrix gives: `flow(theta, points)` with theta `(B,)` or `()`."""
+    """Step of a warp that is not a matrix: `flow(theta, points)` with theta `(B,)` or `()`."""
 
     flow: Flow
     theta: Tensor
@@ -36,11 +36,11 @@ class FlowStep:
 
 @dataclass(frozen=True, eq=False)
 class Warp:
-    """A batched, lazy, invertible map of the plane.
+    """Batched, lazy, invertible map of the plane.
 
     Warps compose with `@`, as maps of points: `(a @ b).points(p) == a.points(b.points(p))`. Neighbouring matrices are
-    multiplied, so a chain of projective warps is one 3x3 matrix an image. Nothing is resampled before an image, a mask
-    or a restored map is asked for, and then once.
+    multiplied, so a chain of projective warps is one 3x3 matrix per image. Only `image`, `sample`, `mask` and `restore`
+    resample pixels, once per call.
 
     >>> turn = Warp.projective(torch.tensor([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]]))
     >>> turn.image(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]))
@@ -51,18 +51,18 @@ class Warp:
     """
 
     steps: tuple[Tensor | FlowStep, ...] = ()
-    """Matrices `(B, 3, 3)` or `(3, 3)` and flow steps; the last one is applied to a point first."""
+    """Matrices `(B, 3, 3)` or `(3, 3)` and flow steps; the last step is applied to a point first."""
 
     @staticmethod
     def identity() -> Warp:
-        """The warp that changes nothing."""
+        """Return the identity warp."""
         return Warp()
 
     @staticmethod
     def projective(matrix: Tensor) -> Warp:
-        """The warp of homogeneous matrices `(B, 3, 3)`, or of one `(3, 3)` for any batch.
+        """Create the warp of homogeneous matrices `(B, 3, 3)`, or of one matrix `(3, 3)` for any batch.
 
-        The sign of a matrix matters: points that it gives a third coordinate w <= 0 lie beyond the horizon.
+        The sign of a matrix matters: points mapped to a third coordinate w <= 0 lie beyond the horizon.
         """
         if not isinstance(matrix, Tensor) or matrix.shape[-2:] != (3, 3) or matrix.ndim not in (2, 3):
             given = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
@@ -74,7 +74,7 @@ class Warp:
 
     @staticmethod
     def flow(flow: Flow, theta: Tensor | float) -> Warp:
-        """The warp of a one-parameter flow `(theta, points) -> points` at theta `(B,)` or `()`."""
+        """Create the warp of a one-parameter flow `(theta, points) -> points` at theta `(B,)` or `()`."""
         if not callable(flow):
             raise TypeError(f"a flow is a function (theta, points) -> points, got {quote(flow)}")
         if not isinstance(theta, (Tensor, int, float)):
@@ -86,18 +86,18 @@ class Warp:
 
     @property
     def matrix(self) -> Tensor:
-        """The homogeneous matrix `(B, 3, 3)` or `(3, 3)` of a projective warp."""
+        """Homogeneous matrix `(B, 3, 3)` or `(3, 3)` of a projective warp."""
         if not self.steps:
             return torch.eye(3)
         if len(self.steps) == 1 and isinstance(self.steps[0], Tensor):
             return self.steps[0]
-        raise TypeError("this warp contains a flow that no matrix gives; use points() or image()")
+        raise TypeError("this warp contains a flow and has no matrix; use points() or image()")
 
     def __matmul__(self, other: Warp) -> Warp:
         return self.compose(other) if isinstance(other, Warp) else NotImplemented
 
     def compose(self, other: Warp) -> Warp:
-        """The same as `self @ other`, in a form that `torch.compile` can trace."""
+        """Return `self @ other` in a form that `torch.compile` can trace."""
         steps = list(self.steps)
         for step in other.steps:
             for earlier in self.steps:
@@ -110,37 +110,36 @@ class Warp:
         return Warp(tuple(steps))
 
     def inverse(self) -> Warp:
-        """The warp that undoes this one."""
+        """Return the inverse warp."""
         undone = [projective.inverse(step) if isinstance(step, Tensor) else step.inverse() for step in self.steps]
         return Warp(tuple(reversed(undone)))
 
     def points(self, points: Tensor) -> Tensor:
-        """Points `(B, ..., 2)` of the output frame, as points of the input frame.
+        """Map `points` `(B, ..., 2)` of the output frame to points of the input frame.
 
-        Where there is no such point (see `visible`), the value is of no use.
+        The result is undefined for points that are not `visible`.
         """
         self._check_points(points, 2)
         x, y, _ = self._map(*points.unbind(-1))
         return torch.stack((x, y), -1)
 
     def visible(self, points: Tensor) -> Tensor:
-        """Which of `points` `(B, ..., 2)` lie in front of the horizon, as booleans `(B, ...)`.
+        """Return a mask `(B, ...)` of the `points` `(B, ..., 2)` that lie in front of the horizon.
 
-        A point that a flow carries out of the plane, or further than a million half widths of the image, is not
-        visible.
+        A point that a flow moves out of the plane, or further than a million half widths of the image, is not visible.
         """
         self._check_points(points, 2)
         visible = self._map(*points.unbind(-1))[2]
         return visible.expand(torch.broadcast_shapes(visible.shape, points.shape[:-1]))  # type: ignore[no-untyped-call]
 
     def boxes(self, boxes: Tensor) -> Tensor:
-        """The axis-aligned hulls in the input frame of `boxes` `(B, ..., 4)` as (left, top, right, bottom).
+        """Return the axis-aligned hulls in the input frame of `boxes` `(B, ..., 4)` as (left, top, right, bottom).
 
         The hull of a box that reaches the horizon is the whole plane: (-inf, -inf, inf, inf).
         """
         self._check_points(boxes, 4)
         left, top, right, bottom = boxes[..., None].unbind(-2)
-        # Straight edges stay straight under a matrix, so that corners are enough; a flow bends them.
+        # A matrix keeps edges straight, so the corners suffice. A flow bends the edges.
         pieces = 16 if any(isinstance(step, FlowStep) for step in self.steps) else 1
         share = torch.arange(pieces, dtype=boxes.dtype, device=boxes.device) / pieces
         across, down = left + (right - left) * share, top + (bottom - top) * share
@@ -159,9 +158,9 @@ class Warp:
         size: tuple[int, int] | None = None,
         **sampling: Unpack[Sampling],
     ) -> Tensor:
-        """`images` `(B, C, H, W)` seen through the warp, as `(B, C, *size)`; by default of the same (height, width).
+        """Resample `images` `(B, C, H, W)` by the warp to `(B, C, *size)`; `size` defaults to the size of the images.
 
-        A batch of one image is broadcast to the warp's batch. See `Sampling` for the options. The identity returns
+        A batch of one image is broadcast to the batch of the warp. See `Sampling` for the options. The identity returns
         `images` bit for bit.
         """
         _check_dense(images, "images")
@@ -172,7 +171,7 @@ class Warp:
         result = resample(images, source_x, source_y, visible, **sampling)
         if size != images.shape[-2:]:
             return result
-        # Pixels that map to themselves exactly keep their value exactly, and the gradient of the interpolation.
+        # A pixel that maps exactly to itself keeps its exact value, with the gradient of the interpolation.
         fixed = (visible & (source_x == x) & (source_y == y))[:, None]
         exact = images.detach() + (result - result.detach()) if result.requires_grad else images
         return torch.where(fixed, exact, result)
@@ -183,15 +182,15 @@ class Warp:
         points: Tensor,
         **sampling: Unpack[Sampling],
     ) -> Tensor:
-        """`images` `(B, C, H, W)` at `points` `(..., h, w, 2)` of the output frame: `(B, C, ..., h, w)`, sampled once.
+        """Sample `images` `(B, C, H, W)` at `points` `(..., h, w, 2)` of the output frame, as `(B, C, ..., h, w)`.
 
-        With the points of `Chart.grid` this is the warped image in the chart, its sheets on the third axis.
+        With the points of `Chart.grid` the result is the warped image in the chart, with the sheets on the third axis.
         """
         _check_dense(images, "images")
         check_images(images)
         _check_points(points, 2)
         if points.ndim < 3:
-            raise ValueError(f"the points of a sample have shape (..., h, w, 2), got {tuple(points.shape)}")
+            raise ValueError(f"sample needs points of shape (..., h, w, 2), got {tuple(points.shape)}")
         matrix = self._matrix_for_kernel(images, points) if sampling.keys() <= {"fill"} else None
         if matrix is not None:
             return _sample_in_one_kernel(images, matrix, points, sampling.get("fill", 0.0))
@@ -199,9 +198,9 @@ class Warp:
         return resample(images, x, y, visible, **sampling)
 
     def mask(self, masks: Tensor, *, size: tuple[int, int] | None = None) -> Tensor:
-        """Label maps `(B, C, H, W)` of any dtype seen through the warp, by nearest neighbour; 0 outside.
+        """Resample label maps `(B, C, H, W)` of any dtype by the warp, with nearest neighbour and 0 outside.
 
-        Labels are kept exactly up to 2**53.
+        Labels up to 2**53 are exact.
         """
         _check_dense(masks, "masks")
         exact = torch.float64 if masks.dtype.itemsize >= 4 else torch.float32
@@ -209,7 +208,7 @@ class Warp:
         return self.image(values, size=size, mode="nearest").to(masks.dtype)
 
     def valid(self, size: tuple[int, int], device: torch.device | str | None = None) -> Tensor:
-        """Which output pixels come from inside the input and from in front of the horizon: booleans `(B, 1, *size)`."""
+        """Return a mask `(B, 1, *size)` of the output pixels inside the input image and in front of the horizon."""
         x, y, visible = self._map(*pixel_centres(_checked_size(size), self._dtype(), device or self._device()))
         limit = 1 + 16 * torch.finfo(x.dtype).eps
         return (visible & (x.abs() <= limit) & (y.abs() <= limit))[:, None]
@@ -217,9 +216,9 @@ class Warp:
     def restore(
         self, prediction: Tensor, *, size: tuple[int, int] | None = None, **sampling: Unpack[Sampling]
     ) -> Tensor:
-        """A dense `prediction` `(B, C, h, w)` made in the output frame, back in the input's frame as `(B, C, *size)`.
+        """Map a dense `prediction` `(B, C, h, w)` in the output frame back to the input frame, as `(B, C, *size)`.
 
-        Integer and boolean predictions are label maps: they go back by nearest neighbour.
+        Integer and boolean predictions are label maps and use nearest-neighbour interpolation.
         """
         _check_dense(prediction, "predictions")
         back = self.inverse()
@@ -228,7 +227,7 @@ class Warp:
         return back.image(prediction, size=size, **sampling)
 
     def _matrix_for_kernel(self, images: Tensor, points: Tensor) -> Tensor | None:
-        """The matrix with which `sample` can be one GPU kernel: of images that need no gradient, and no flow."""
+        """Return the matrix for the GPU kernel of `sample`; None for flows or images that require gradients."""
         if images.requires_grad or not kernels.can_take(images):
             return None
         if len(self.steps) > 1 or any(isinstance(step, FlowStep) for step in self.steps):
@@ -239,7 +238,7 @@ class Warp:
         return matrix if fits and narrow and images.shape[0] > 0 else None
 
     def _dtype(self, images: Tensor | None = None) -> torch.dtype:
-        """The dtype of the geometry: float32, or float64 where the warp or the images have it."""
+        """Return the dtype of the coordinates: float64 if the warp or the images are float64, else float32."""
         tensors = [step if isinstance(step, Tensor) else step.theta for step in self.steps]
         wide = any(tensor.dtype == torch.float64 for tensor in (*tensors, *([] if images is None else [images])))
         return torch.float64 if wide else torch.float32
@@ -250,22 +249,24 @@ class Warp:
         return torch.device("cpu")
 
     def _check_points(self, points: Tensor, columns: int) -> None:
-        """Raise an error unless this warp maps `points` `(B, ..., columns)`."""
+        """Raise an error unless `points` `(B, ..., columns)` fit the batch of the warp."""
         _check_points(points, columns)
         sets = points.shape[0] if points.ndim > 1 else 1
         for step in self.steps:
             warps = _batch(step)
             if sets != warps and 1 not in (sets, warps):
-                raise ValueError(f"points or boxes for {sets} images and {warps} warps: they must be as many, or one")
+                raise ValueError(
+                    f"points or boxes for {sets} images and {warps} warps: the counts must be equal, or one of them 1"
+                )
 
     def _map(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Points (x, y), with the batch first, mapped to the input frame; and which are in front of the horizon."""
+        """Map points (x, y), batch first, to the input frame, with the mask of points in front of the horizon."""
         dimensions = max(x.ndim, y.ndim)
         visible = torch.ones((), dtype=torch.bool, device=x.device)
         for step in reversed(self.steps):
             if (step.theta if isinstance(step, FlowStep) else step).is_meta and not x.is_meta:
                 raise TypeError(
-                    "this warp is on the meta device, where it has no values; make it on the images' device"
+                    "this warp is on the meta device, where it has no values; create it on the device of the images"
                 )
             if isinstance(step, FlowStep):
                 theta = step.theta.reshape(-1, *[1] * (dimensions - 1)) if step.theta.ndim else step.theta
@@ -319,7 +320,7 @@ def _check_points(points: Any, columns: int) -> None:
 
 
 def _checked_size(size: Any) -> tuple[int, int]:
-    """`size` as a tuple, where it is (height, width)."""
+    """Return `size` as a tuple (height, width); raise a ValueError if it is not a valid size."""
     try:
         height, width = (count.__index__() for count in size)
     except (AttributeError, TypeError, ValueError, RuntimeError):
@@ -346,11 +347,11 @@ def _batch(step: Tensor | FlowStep) -> int:
 def _check_batches(left: Tensor | FlowStep, right: Tensor | FlowStep) -> None:
     many, more = _batch(left), _batch(right)
     if many != more and 1 not in (many, more):
-        raise ValueError(f"cannot compose {many} warps with {more}: they must be as many, or one of either")
+        raise ValueError(f"cannot compose {many} warps with {more}: the counts must be equal, or one of them 1")
 
 
 def _without_extremes(matrix: Tensor) -> Tensor:
-    """`matrix`, divided by its largest entry where products of its entries with coordinates could overflow."""
+    """Divide `matrix` by its largest entry if products of its entries with coordinates could overflow."""
     size = matrix.detach().abs().amax((-2, -1), keepdim=True)
     extreme = (size > 1 / _SMALL) | (size < _SMALL)
     return torch.where(extreme, matrix / size, matrix)
