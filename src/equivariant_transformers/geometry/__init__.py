@@ -1,4 +1,4 @@
-"""Groups, charts and warps of the plane: everything that knows no network."""
+"""Groups, charts and warps of the plane. This package is independent of any network."""
 
 from equivariant_transformers.geometry.atlas import CHARTS, chart
 from equivariant_transformers.geometry.charts import Chart

@@ -1,4 +1,4 @@
-r"""The paper's canonical coordinates as a table: one chart per group, and one per pair of groups that commute."""
+r"""Table of the paper's canonical coordinates: one chart per group, and one per pair of commuting groups."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TURN = (-math.pi, math.pi)
 _TWO_PI = 2 * math.pi
 _IMAGE = (-1.0, 1.0)
 _CORNER = math.log(2) / 2  # log of the distance from the centre to a corner
-_NEAR = -math.log(100)  # log of a distance well below a pixel's width
+_NEAR = -math.log(100)  # log of a distance well below the width of a pixel
 _MIDDLE = -math.log(2)  # log of half the distance to the image's edge
 _RAYS = (-0.99 * math.pi / 2, 0.99 * math.pi / 2)
 
@@ -129,7 +129,7 @@ PAPER_RANGES: dict[str, tuple[Range, Range]] = {
 
 
 def chart(name: str | Chart) -> Chart:
-    """Return the chart called `name`; a `Chart` is returned as it is.
+    """Return the chart called `name`; a `Chart` is returned unchanged.
 
     >>> import torch
     >>> chart("x_perspective").to_canonical(torch.tensor([0.5, 0.5]))
@@ -139,9 +139,9 @@ def chart(name: str | Chart) -> Chart:
 
 
 def paper_chart(name: str, size: tuple[int, int] = (64, 64)) -> Chart:
-    """Return the chart called `name` with the paper's ranges: a pose of 0 is the middle of its range.
+    """Return the chart called `name` with the ranges of the paper. A pose of 0 is the middle of its range.
 
-    The sheets of a chart share the height of the image.
+    The height in `size` is divided among the sheets of the chart.
 
     >>> paper_chart("x_perspective").ranges[0]
     (1.0, 7.0)
@@ -153,6 +153,6 @@ def paper_chart(name: str, size: tuple[int, int] = (64, 64)) -> Chart:
 
 
 def classifier_chart(name: str, size: tuple[int, int]) -> Chart:
-    """Return the chart in which the paper's classifiers see an image: log-polar radii begin at 1 / width."""
+    """Return the chart in front of the paper's classifiers; the radii of `log_polar` start at 1 / width."""
     found = chart(name).replace(size=size)
     return found.replace(ranges=(_TURN, (-math.log(size[1]), _CORNER))) if name == "log_polar" else found

@@ -1,7 +1,7 @@
-"""The maps between the plane and canonical coordinates, one pair for each chart of the paper's table.
+"""Maps between the plane and canonical coordinates, one pair per chart of the paper's table.
 
-All are finite everywhere and have finite gradients, on their singular sets too. `points` are `(..., 2)` as (x, y), `u`
-canonical coordinates `(..., 2)` and `sheet` integers `(...)`.
+All maps and their gradients are finite everywhere, including on singular sets. `points` are `(..., 2)` as (x, y), `u`
+are canonical coordinates `(..., 2)` and `sheet` are integers `(...)`.
 """
 
 from __future__ import annotations
@@ -27,31 +27,34 @@ def everywhere(points: Tensor) -> Tensor:
 
 
 def sign(bit: Tensor, like: Tensor) -> Tensor:
-    """+1 where an integer `bit` is 0 and -1 where it is 1."""
+    """Return +1 where the integer `bit` is 0 and -1 where it is 1, in the dtype of `like`."""
     return (1 - 2 * bit).to(like.dtype)
 
 
 def radius(points: Tensor) -> Tensor:
-    """The distance of `points` `(..., 2)` from the origin, with a finite gradient there and no overflow far out."""
+    """Return the distance of `points` `(..., 2)` from the origin, with a finite gradient there and without overflow."""
     eps = torch.finfo(points.dtype).eps
     size = points.detach().abs().amax(-1).clamp_min(eps)
     return size * torch.sqrt((points / size[..., None]).square().sum(-1).clamp_min(eps))
 
 
 def angle(points: Tensor) -> Tensor:
-    """The angle of `points` `(..., 2)` from the x axis towards the y axis; 0 at the origin, gradient finite there."""
+    """Return the angle of `points` `(..., 2)` from the x axis towards the y axis.
+
+    The angle is 0 at the origin, with a finite gradient.
+    """
     x, y = points.unbind(-1)
     at_origin = points.abs().amax(-1) < torch.finfo(x.dtype).eps
     return torch.atan2(y, torch.where(at_origin, torch.ones_like(x), x))
 
 
 def exp(value: Tensor) -> Tensor:
-    """The exponential, held below the largest finite number so that products with small factors stay finite."""
+    """Return the exponential, bounded so that its products with small factors stay finite."""
     return torch.exp(value.clamp(max=0.9 * math.log(torch.finfo(value.dtype).max)))
 
 
 def log_magnitude(value: Tensor) -> Tensor:
-    """The logarithm of |value|, finite at 0."""
+    """Return log|value|, finite at 0."""
     return torch.log(away_from_zero(value).abs())
 
 

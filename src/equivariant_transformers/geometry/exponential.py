@@ -1,8 +1,8 @@
-r"""The exponential of a constant 3x3 matrix in closed form, as a function of one parameter.
+r"""Exponential of a constant 3x3 matrix in closed form, as a function of one parameter.
 
 $\exp(\theta A) = \sum_k \theta^{p_k} e^{a_k\theta} \cos(b_k\theta)\, C_k$ (or sine), where $a_k + i b_k$ are the
-eigenvalues of $A$. The terms are found once, in float64; evaluating them needs only elementary functions, so it is
-exact at theta = 0, differentiable, works in every floating dtype and can be exported.
+eigenvalues of $A$. The terms are computed once, in float64. Their evaluation uses only elementary functions: it is
+exact at theta = 0, differentiable, exportable and works in every floating dtype.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Array = NDArray[np.complex128]
 _SAME_EIGENVALUE = 1e-5  # relative to the largest entry; LAPACK splits a defective pair by about 1e-8
 _NILPOTENT = 1e-14  # relative to the largest entry cubed
 _VERIFIED = 1e-9
-_STEADY = 1e-9  # growth relative to the frequency that is taken for a rounding error
+_STEADY = 1e-9  # growth relative to the frequency below which it is a rounding error
 
 
 @dataclass(frozen=True)
 class Term:
-    r"""$\theta^{p} e^{a\theta}\cos(b\theta)\,C$, or with sine."""
+    r"""Term $\theta^{p} e^{a\theta}\cos(b\theta)\,C$, or the same with sine."""
 
     coefficients: Matrix3
     power: int = 0
@@ -35,7 +35,7 @@ class Term:
     sine: bool = False
 
     def value(self, theta: Tensor) -> Tensor:
-        """The scalar factor at theta `(...)`, which saturates where its product with a coefficient would overflow."""
+        """Return the scalar factor at theta `(...)`; it saturates before its product with a coefficient overflows."""
         result = torch.ones_like(theta)
         largest = torch.finfo(theta.dtype).max
         if self.power:
@@ -46,19 +46,19 @@ class Term:
         if self.frequency:
             angle = (self.frequency * theta).clamp(-largest, largest)
             result = result * (torch.sin(angle) if self.sine else torch.cos(angle))
-        if self.power or self.rate:  # products stay finite, so that a sum of several is not NaN
+        if self.power or self.rate:  # finite products, so that their sum is not NaN
             bound = 0.99 * largest / max(1.0, *(abs(entry) for row in self.coefficients for entry in row))
             result = result.clamp(-bound, bound)
         return result
 
 
 def terms(generator: Matrix3) -> tuple[Term, ...]:
-    """The terms of the exponential of theta times `generator`; their sum is checked against a numerical exponential."""
+    """Return the terms of exp(theta * `generator`), after a check of their sum against a numerical exponential."""
     a = np.array(generator, dtype=np.complex128)
     scale = float(np.abs(a).max())
     found: list[Term] = []
     for eigenvalue, projections in _spectrum(a, scale):
-        if eigenvalue.imag < 0:  # the conjugate of another eigenvalue, counted with it
+        if eigenvalue.imag < 0:  # its conjugate covers it
             continue
         for power, projection in enumerate(projections):
             found += _real_terms(eigenvalue, power, projection, scale)
@@ -71,14 +71,14 @@ def terms(generator: Matrix3) -> tuple[Term, ...]:
         error = (difference.abs().max() / expected.abs().max()).item()
         if not error < _VERIFIED:
             raise ValueError(
-                f"generator {a.real.tolist()} has eigenvalues too close to tell apart (its exponential is off by "
-                f"{error:.1e}); make them equal or move them apart"
+                f"generator {a.real.tolist()} has eigenvalues too close to separate (its exponential has an error of "
+                f"{error:.1e}); make the eigenvalues equal or move them apart"
             )
     return result
 
 
 def evaluate(terms: tuple[Term, ...], theta: Tensor) -> Tensor:
-    """The sum of `terms` at theta `(...)`, as `(..., 3, 3)`; entries that overflow are the largest finite number."""
+    """Return the sum of `terms` at theta `(...)`, as `(..., 3, 3)`; overflow saturates at the largest finite number."""
     values = [(term.coefficients, term.value(theta)) for term in terms]
     zero = torch.zeros_like(theta)
     rows = []
@@ -87,22 +87,25 @@ def evaluate(terms: tuple[Term, ...], theta: Tensor) -> Tensor:
         for j in range(3):
             parts = [value if c[i][j] == 1 else c[i][j] * value for c, value in values if c[i][j] != 0]
             entries.append(sum(parts[1:], parts[0]) if parts else zero)
-        rows.append(torch.stack(entries, -1))  # by rows: a compiler makes many kernels of a stack of nine
+        rows.append(torch.stack(entries, -1))  # by rows: the compiler splits a stack of nine into many kernels
     largest = torch.finfo(theta.dtype).max
     return torch.stack(rows, -2).clamp(-largest, largest)
 
 
 def period(terms: tuple[Term, ...]) -> float | None:
-    """The smallest positive theta at which the transformation of the plane is the identity, or None."""
+    """Return the smallest positive theta at which the transformation of the plane is the identity, or None."""
     rates = [term.rate for term in terms]
-    frequency = max(abs(term.frequency) for term in terms)  # a real matrix of three rows has one at the most
+    frequency = max(abs(term.frequency) for term in terms)  # a real 3x3 matrix has at most one
     if any(term.power for term in terms) or not max(rates) - min(rates) < _STEADY * frequency:
         return None
     return 2 * math.pi / frequency
 
 
 def eigenvalues(a: NDArray[np.float64] | Array) -> Array:
-    """Those of a 3x3 matrix, of which rounding splits three equal ones by its cube root: these come back as one."""
+    """Return the eigenvalues of a 3x3 matrix.
+
+    A triple eigenvalue, which rounding splits by the cube root of epsilon, is returned as one value repeated.
+    """
     mean = np.trace(a) / 3
     cube = np.linalg.matrix_power(a - mean * np.eye(3), 3)
     if np.abs(cube).max() < _NILPOTENT * np.abs(a).max() ** 3:
@@ -111,7 +114,7 @@ def eigenvalues(a: NDArray[np.float64] | Array) -> Array:
 
 
 def _spectrum(a: Array, scale: float) -> list[tuple[complex, list[Array]]]:
-    """Each eigenvalue l with matrices C_0, C_1, ... such that exp(ta) sums t^p / p! e^(tl) C_p over both."""
+    """Return each eigenvalue l with matrices C_0, C_1, ...: exp(ta) is the sum of t^p / p! e^(tl) C_p over l and p."""
     identity = np.eye(3, dtype=np.complex128)
     clusters: list[list[complex]] = []
     for value in map(complex, eigenvalues(a)):
@@ -139,7 +142,7 @@ def _spectrum(a: Array, scale: float) -> list[tuple[complex, list[Array]]]:
 
 
 def _real_terms(eigenvalue: complex, power: int, projection: Array, scale: float) -> list[Term]:
-    """The real form of one complex term; a complex eigenvalue stands for its conjugate too."""
+    """Return the real form of one complex term; a complex eigenvalue also represents its conjugate."""
     rate, frequency = eigenvalue.real, eigenvalue.imag
     pair = 2.0 if frequency else 1.0
     parts = (

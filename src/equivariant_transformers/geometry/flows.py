@@ -1,4 +1,4 @@
-"""Flows: maps of points that a parameter moves, where no matrix gives them."""
+"""One-parameter flows of points that are not given by a matrix."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Flow = Callable[[Tensor, Tensor], Tensor]
 
 
 def far(points: Tensor) -> float:
-    """Return the coordinate of points that a flow carries out of the plane, in the dtype of `points`.
+    """Return the coordinate of points that a flow moves out of the plane, representable in the dtype of `points`.
 
-    It is a million half widths of the image. No point of a flow at this distance is visible.
+    The coordinate is a million half widths of the image. No point of a flow at this distance is visible.
     """
     return min(1e6, torch.finfo(points.dtype).max)
 
@@ -22,15 +22,15 @@ def far(points: Tensor) -> float:
 def follow(flow: Flow, theta: Tensor, points: Tensor) -> Tensor:
     """Return `flow(theta, points)` for `points` `(..., 2)`; theta broadcasts against the points' leading shape.
 
-    A point whose value overflows or does not exist is at `far` in both coordinates. Its gradient is zero, as is every
-    gradient that overflows, so that one such point spoils neither an image nor the gradient of theta.
+    A point whose image is not finite is placed at `far` in both coordinates, with zero gradient. Gradients that
+    overflow are zero too. A single such point therefore does not invalidate the image or the gradient of theta.
 
     >>> blow_up = lambda theta, points: points / (1 - theta[..., None] * points)
     >>> follow(blow_up, torch.tensor(1.0), torch.tensor([[0.5, 0.5], [1.0, 0.5]]))
     tensor([[1.0000e+00, 1.0000e+00],
             [1.0000e+06, 1.0000e+06]])
     """
-    if theta.requires_grad or points.requires_grad:  # an element per point: gradients of one point stay apart
+    if theta.requires_grad or points.requires_grad:  # one theta per point keeps the gradients of the points separate
         shape = torch.broadcast_shapes(theta.shape, points.shape[:-1])  # type: ignore[no-untyped-call]
         theta, points = _finite_gradient(theta.expand(shape)), _finite_gradient(points.expand(*shape, 2))
     moved = flow(theta, points)
@@ -43,7 +43,7 @@ def _finite_gradient(tensor: Tensor) -> Tensor:
 
 
 class _FiniteGradient(torch.autograd.Function):
-    """The identity, with zeros for gradients that are infinite or NaN."""
+    """Identity whose infinite or NaN gradients are replaced by zeros."""
 
     generate_vmap_rule = True
 

@@ -16,7 +16,7 @@ def group_warp(group: Group, theta: Tensor) -> Warp:
 
 
 def remove_pose(groups: Sequence[Group], pose: Tensor) -> Warp:
-    r"""Return the warp of $T_\theta^{-1}$ for the pose `(B, k)` of `k` groups that commute."""
+    r"""Return the warp of $T_\theta^{-1}$ for the pose `(B, k)` of `k` commuting groups."""
     warp = Warp.identity()
     for group, theta in zip(groups, pose.unbind(-1), strict=True):
         warp = warp.compose(group_warp(group, -theta))

@@ -1,4 +1,4 @@
-"""GPU kernels, written in Triton. Nothing but this file is imported where there is no Triton or no GPU."""
+"""GPU kernels in Triton. Without Triton or a GPU, only this file of the package is imported."""
 
 import contextlib
 import importlib.util
@@ -8,16 +8,16 @@ from torch import Tensor
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 DEVICES = ("cuda",)
-"""Types of the devices that kernels are launched on. Tests add the CPU, where Triton interprets the kernels."""
+"""Device types that kernels are launched on. Tests add the CPU, where Triton interprets the kernels."""
 
 
 def can_take(images: Tensor) -> bool:
-    """Whether kernels can be launched on `images`: on a GPU with Triton, not for export, not under torch.func."""
+    """Return True if kernels can be launched on `images`: on a GPU with Triton, outside export and torch.func."""
     if not (images.device.type in DEVICES and HAS_TRITON) or torch.compiler._is_exporting_flag:
         return False
     return torch.compiler.is_compiling() or not torch._C._functorch.is_functorch_wrapped_tensor(images)
 
 
 def on_device(tensor: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Make the GPU of `tensor` the current one, as a launch needs it. On a CPU there is nothing to do."""
+    """Return a context in which the GPU of `tensor` is the current device, as a launch requires; empty on a CPU."""
     return torch.cuda.device_of(tensor) if tensor.is_cuda else contextlib.nullcontext()  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
-"""Sampling images through a homography in one GPU kernel, without a grid in memory.
+"""Sampling of images through a homography in one GPU kernel, without a grid in memory.
 
-`Warp.sample` uses it where it can: on a GPU, for images that need no gradient. The backward pass recomputes what it
-needs and sums the gradient of each matrix on the way.
+`Warp.sample` uses the kernel on a GPU, for images that do not require gradients. The backward pass recomputes the
+sampling positions and reduces the gradient of each matrix in the same kernel.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from torch import Tensor
 
 from equivariant_transformers.geometry.kernels import on_device
 
-_BLOCK = 1024  # points a program
+_BLOCK = 1024  # points per program
 
 
 @triton.jit
 def _place(matrix, x, y, height: tl.constexpr, width: tl.constexpr):
-    """Where the points (x, y) of the output fall in the input, in pixels, and what of that the backward pass needs."""
+    """Return the input pixel positions of output points (x, y), and the intermediate values of the backward pass."""
     m0, m1, m2 = tl.load(matrix), tl.load(matrix + 1), tl.load(matrix + 2)
     m3, m4, m5 = tl.load(matrix + 3), tl.load(matrix + 4), tl.load(matrix + 5)
     m6, m7, m8 = tl.load(matrix + 6), tl.load(matrix + 7), tl.load(matrix + 8)
@@ -29,7 +29,7 @@ def _place(matrix, x, y, height: tl.constexpr, width: tl.constexpr):
     v = (m3 * x + (m4 * y + m5)) / w
     column = tl.where(visible, (u + 1) * (0.5 * (width - 1)), -4.0)
     row = tl.where(visible, (v + 1) * (0.5 * (height - 1)), -4.0)
-    # Far outside there is nothing to read; a bound keeps the conversion to integers defined.
+    # The bounds keep the conversion to integers defined; pixels this far outside are not read.
     column = tl.minimum(tl.maximum(column, -4.0), width + 4.0)
     row = tl.minimum(tl.maximum(row, -4.0), height + 4.0)
     return column, row, u, v, w, visible
@@ -37,7 +37,7 @@ def _place(matrix, x, y, height: tl.constexpr, width: tl.constexpr):
 
 @triton.jit
 def _tap(image, row, column, outside, inside, height: tl.constexpr, width: tl.constexpr):
-    """The pixel at (row, column), less the value outside; 0 outside."""
+    """Return the pixel at (row, column) minus the fill value `outside`; 0 outside the image."""
     there = inside & (row >= 0) & (row < height) & (column >= 0) & (column < width)
     return tl.where(there, tl.load(image + row * width + column, mask=there, other=0.0) - outside, 0.0)
 
@@ -130,9 +130,9 @@ def _backward(
 
 @torch.library.custom_op("equivariant_transformers::sample", mutates_args=())
 def sample(images: Tensor, matrices: Tensor, points: Tensor, fill: Tensor) -> Tensor:
-    """`images` `(B, C, H, W)` at `points` `(P, 2)` moved by `matrices` `(B, 3, 3)`, bilinearly, as `(B, C, P)`.
+    """Sample `images` `(B, C, H, W)` bilinearly at `points` `(P, 2)` moved by `matrices` `(B, 3, 3)`, as `(B, C, P)`.
 
-    All float32 and contiguous; `background` `(B, C)` is the value outside the images and beyond the horizon.
+    All tensors are float32 and contiguous. `fill` `(B, C)` is the value outside the images and beyond the horizon.
     """
     batch, channels, height, width = images.shape
     count = points.shape[0]
@@ -150,7 +150,7 @@ def _(images: Tensor, matrices: Tensor, points: Tensor, fill: Tensor) -> Tensor:
 
 @torch.library.custom_op("equivariant_transformers::sample_backward", mutates_args=())
 def sample_backward(images: Tensor, matrices: Tensor, points: Tensor, fill: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient of the `matrices` of `sample`, to be added up `(B, 9, programs)`."""
+    """Return the partial gradients of `matrices` in `sample`, `(B, 9, programs)`, to be summed over programs."""
     batch, channels, height, width = images.shape
     count = points.shape[0]
     programs = (batch, triton.cdiv(count, _BLOCK))
