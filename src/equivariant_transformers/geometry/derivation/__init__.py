@@ -1,1 +1,1 @@
-"""What `derive` is made of: formulas where they exist, curves across the orbits where they do not."""
+"""Implementation of `derive`: closed-form coordinates where they exist, curves across the orbits otherwise."""

@@ -1,4 +1,4 @@
-r"""Algorithm 1 of the paper: canonical coordinates for a group that the library has never seen."""
+r"""Algorithm 1 of the paper: canonical coordinates for an arbitrary one-parameter group."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Method = Literal["auto", "symbolic", "numeric"]
 
 _A, _B = 0.05, 0.07  # parameters at which the group law is checked
 _LAW = 1e-8
-_MOST_PARTS, _DEEPEST = 500, 100  # of a formula
+_MOST_PARTS, _DEEPEST = 500, 100  # limits on the size and the nesting of a formula
 _HIGHEST_POWER = 64
 _LONGEST_NUMBER = 1024  # bits
 _EXAMPLE = "For example: x, y, theta = sympy.symbols('x y theta'); derive((x * sympy.exp(theta), y))"
@@ -35,23 +35,24 @@ def derive(
     parameter: Any = None,
     method: Method = "auto",
 ) -> Chart:
-    r"""Canonical coordinates of a one-parameter group: $\rho(T_\theta x) = \rho(x) + \theta e_1$.
+    r"""Derive canonical coordinates of a one-parameter group: $\rho(T_\theta x) = \rho(x) + \theta e_1$.
 
     The vector field is $f = \partial T_\theta x/\partial\theta$ at theta = 0, and the coordinates solve
-    $f\cdot\nabla\rho_1 = 1$ and $f\cdot\nabla\rho_2 = 0$ along its orbits. Where formulas are found, `chart.formulas`
-    holds them, checked; otherwise the orbits through a curve across them are followed numerically. Among the
-    invariants $h(\rho_2)$ the one is taken whose $\log|\nabla\rho_2|$ varies least over the image. The ranges reach
-    to where a coordinate is 64 times as steep as usual, and no further than a fifth of the orbits come.
+    $f\cdot\nabla\rho_1 = 1$ and $f\cdot\nabla\rho_2 = 0$ along its orbits. If formulas are found, they are verified and
+    stored in `chart.formulas`. Otherwise the orbits are followed numerically from a curve across them. Among the
+    invariants $h(\rho_2)$, the function whose $\log|\nabla\rho_2|$ varies least over the image is chosen. A range ends
+    where a coordinate is 64 times as steep as its median, or where fewer than a fifth of the orbits remain.
 
     A formula is built from SymPy symbols; text is never evaluated. It has at most 500 parts, nested at most 100 deep,
     and no powers above 64. The search for formulas of the coordinates takes at most 25 seconds.
 
     Args:
         transformation: a `Group`, or the pair of SymPy expressions of $T_\theta(x, y)$.
-        name: how the chart is shown; the group's name if none is given.
-        coordinates: the two symbols of the point, where they are not called x, y or x1, x2.
-        parameter: the symbol of the parameter, where it is not called theta or t.
-        method: "symbolic" fails where there is no formula, "numeric" does not look for one, "auto" tries both.
+        name: display name of the chart; the name of the group by default.
+        coordinates: the two symbols of the point, if they are not called x, y or x1, x2.
+        parameter: the symbol of the parameter, if it is not called theta or t.
+        method: "symbolic" raises an error if no formula is found, "numeric" skips the search for formulas, "auto"
+            falls back from the first to the second.
 
     >>> import sympy
     >>> x, y, theta = sympy.symbols("x y theta")
@@ -98,7 +99,7 @@ def _from_group(given: Group) -> tuple[Group, tuple[Expr, Expr] | None]:
 def _from_expressions(
     transformation: Sequence[Any], coordinates: Sequence[Any] | None, parameter: Any, name: str
 ) -> tuple[Group, tuple[Expr, Expr]]:
-    """The group of a pair of expressions, and its vector field in the symbols x and y."""
+    """Return the group of a pair of expressions, and its vector field in the symbols x and y."""
     from equivariant_transformers.geometry.derivation import symbolic
     from equivariant_transformers.geometry.derivation.formulas import FormulaFlow
 
@@ -118,16 +119,16 @@ def _from_expressions(
 
 
 def _expressions(transformation: Any) -> tuple[Expr, Expr]:
-    """The pair of expressions that `transformation` consists of. Nothing but numbers is converted."""
+    """Return the two expressions of `transformation`. Only numbers are converted."""
     import sympy as sp
 
     if isinstance(transformation, Chart):
         raise TypeError(
-            f"derive builds a chart from a transformation, got the chart {transformation.name!r}; it is one"
+            f"derive takes a transformation, got the chart {transformation.name!r}; use this chart directly"
         )
     try:
         if isinstance(transformation, (bytes, bytearray, Mapping, Set)):
-            raise TypeError("not a pair in order")
+            raise TypeError("not an ordered pair")
         given = list(itertools.islice(transformation, 3))
     except TypeError as error:
         raise TypeError(
@@ -154,31 +155,31 @@ def _expressions(transformation: Any) -> tuple[Expr, Expr]:
 
 
 def _check_formula(expression: Expr) -> None:
-    """Raise ValueError where `expression` is too large for SymPy, or not a formula of real numbers."""
+    """Raise a ValueError if `expression` is too large for SymPy, or is not a formula of real numbers."""
     import sympy as sp
 
-    waiting, seen = [(expression, 1, 1)], 0  # with its depth and the power that it is raised to
+    waiting, seen = [(expression, 1, 1)], 0  # node, its depth, the power it is raised to
     while waiting:
         node, depth, power = waiting.pop()
         seen += 1
         if seen > _MOST_PARTS or depth > _DEEPEST:
             raise ValueError(
-                f"a formula of derive has at most {_MOST_PARTS} parts, nested at most {_DEEPEST} deep, and this has "
-                "more. Simplify it, or give it as a function: derive(Group.from_flow(lambda theta, points: ...))"
+                f"a formula of derive has at most {_MOST_PARTS} parts, nested at most {_DEEPEST} deep; this formula "
+                "is larger. Simplify it, or pass a function: derive(Group.from_flow(lambda theta, points: ...))"
             )
         if isinstance(node, sp.Pow) and node.exp.is_Rational:
             power *= abs(node.exp)
             if power > _HIGHEST_POWER:
                 raise ValueError(
-                    f"a formula of derive has powers up to {_HIGHEST_POWER}, and this has "
-                    f"{'a higher one' if abs(power) > 1e6 else power}. Use exp or a smaller power"
+                    f"a formula of derive has powers up to {_HIGHEST_POWER}, got "
+                    f"{'a higher power' if abs(power) > 1e6 else power}. Use exp or a smaller power"
                 )
         if node.is_Rational and max(abs(node.p).bit_length(), node.q.bit_length()) > _LONGEST_NUMBER:
-            raise ValueError("a formula of derive has numbers of at most 300 digits, and this has longer ones")
+            raise ValueError("a formula of derive has numbers of at most 300 digits, got a longer number; round it")
         number = node.is_Number or node.is_NumberSymbol
         if not (node.args or (node.is_Symbol and node.is_commutative) or (number and node.is_finite)):
             raise ValueError(
-                f"a formula of derive consists of symbols and of numbers that are real and finite, got {quote(node)}. "
+                f"a formula of derive consists of symbols and numbers that are real and finite, got {quote(node)}. "
                 f"{_EXAMPLE}"
             )
         waiting += [(argument, depth + 1, power) for argument in node.args]
@@ -187,13 +188,14 @@ def _check_formula(expression: Expr) -> None:
 def _in_standard_symbols(
     pair: tuple[Expr, Expr], coordinates: Sequence[Any] | None, parameter: Any
 ) -> tuple[Expr, Expr]:
-    """`pair` written with the real symbols x, y and theta."""
+    """Rewrite `pair` with the real symbols x, y and theta."""
     from equivariant_transformers.geometry.derivation.formulas import THETA, X, Y, unsupported
 
     unknown = unsupported(pair[0]) | unsupported(pair[1])
     if unknown:
         raise ValueError(
-            f"the transformation {quote(pair)} uses {', '.join(sorted(unknown))}, which has no torch form here"
+            f"the transformation {quote(pair)} uses {', '.join(sorted(unknown))}, which has no torch form; use "
+            "elementary functions"
         )
     free = {symbol for part in pair for symbol in part.free_symbols}
     present = {symbol.name for symbol in free}
@@ -202,10 +204,10 @@ def _in_standard_symbols(
     elif isinstance(coordinates, (tuple, list)) and len(coordinates) == 2:
         names = (_symbol_name(coordinates[0]), _symbol_name(coordinates[1]))
     else:
-        raise ValueError(f"coordinates are the two symbols of the point, got {quote(coordinates)}")
+        raise ValueError(f"coordinates must be the two symbols of the point, got {quote(coordinates)}")
     if isinstance(parameter, (tuple, list)):
         raise ValueError(
-            f"derive handles one-parameter groups; got the parameters {quote(parameter)}. Derive one at a time"
+            f"derive handles one-parameter groups, got the parameters {quote(parameter)}; derive each separately"
         )
     theta = _symbol_name(parameter) if parameter is not None else "theta" if "theta" in present else "t"
     if len({*names, theta}) < 3:
@@ -213,15 +215,15 @@ def _in_standard_symbols(
     if theta not in present:
         expected = theta if parameter is not None else "theta (or t)"
         raise ValueError(
-            f"the transformation {quote(pair)} does not depend on {expected}, so it moves nothing; name its symbol "
-            f"with parameter=. {_EXAMPLE}"
+            f"the transformation {quote(pair)} does not depend on {expected}, so it moves nothing; pass the symbol of "
+            f"its parameter as parameter=. {_EXAMPLE}"
         )
     extra = sorted(present - {*names, theta})
     if extra:
         raise ValueError(
             f"the transformation {quote(pair)} has free symbols {', '.join(extra)} besides the point {names} and the "
-            f"parameter {theta}: derive handles one-parameter groups. Substitute numbers for them, or name the "
-            "symbols with coordinates=(x, y) and parameter=theta"
+            f"parameter {theta}, but derive handles one-parameter groups. Substitute numbers for these symbols, or "
+            "pass coordinates=(x, y) and parameter=theta"
         )
     standard = dict(zip((*names, theta), (X, Y, THETA), strict=True))
     first, second = (part.subs({s: standard[s.name] for s in free}, simultaneous=True) for part in pair)
@@ -237,7 +239,7 @@ def _symbol_name(symbol: Any) -> str:
 
 
 def _check_start(pair: tuple[Expr, Expr]) -> None:
-    """Raise ValueError unless `pair` and its derivative have real values at theta = 0, and its constants everywhere."""
+    """Raise a ValueError unless `pair` has real constants, and a real value and derivative at theta = 0."""
     import sympy as sp
 
     from equivariant_transformers.geometry.derivation.formulas import THETA, unsupported
@@ -254,7 +256,7 @@ def _check_start(pair: tuple[Expr, Expr]) -> None:
 
 
 def _has_real_constants(expression: Expr) -> bool:
-    """Whether all parts of `expression` without symbols are real and finite numbers."""
+    """Return True if all parts of `expression` without symbols are real and finite numbers."""
     if expression.free_symbols:
         return all(_has_real_constants(part) for part in expression.args)
     try:
@@ -264,7 +266,7 @@ def _has_real_constants(expression: Expr) -> bool:
 
 
 def _check_group_law(flow: Any, pair: tuple[Expr, Expr]) -> None:
-    """Raise ValueError unless T_0 is the identity and T_a T_b = T_(a+b), at points of the image."""
+    """Raise a ValueError unless T_0 is the identity and T_a T_b = T_(a+b), at points of the image."""
     from equivariant_transformers.geometry.derivation import coverage
 
     points = 0.97 * coverage.image_points(12)

@@ -1,4 +1,4 @@
-"""How canonical coordinates lie over the image: the part of them that a grid should show, and how much they distort."""
+"""Fit of canonical coordinates to the image: ranges, grid sizes and distortion."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from torch import Tensor
 from equivariant_transformers.geometry.charts import Chart, Map, Range
 
 ANY: tuple[Range, Range] = ((-1.0, 1.0), (-1.0, 1.0))
-"""The ranges of a chart that is still to be `fitted`."""
+"""Placeholder ranges of a chart before `fitted`."""
 
-_SINGULAR = 1e-6  # closer to the singular set than this, rounding takes over
-_APART = 0.1  # of its usual distance from 0 is what a coordinate with a pole keeps at least
-_STEEP = 64  # times as steep as usual: there a pixel is spread over much of the chart
-_THIN = 0.2  # of the rows of the fullest column
-_SLOWEST = 0.01  # of the image: what lies next to a fixed point, if there is one
+_SINGULAR = 1e-6  # distance from the singular set below which rounding dominates
+_APART = 0.1  # smallest magnitude of a coordinate with a pole, as a fraction of its median magnitude
+_STEEP = 64  # largest steepness relative to the median; beyond, a pixel covers much of the chart
+_THIN = 0.2  # smallest number of orbits in a column, as a fraction of the fullest column
+_SLOWEST = 0.01  # fraction of the image with the slowest flow, next to a fixed point if there is one
 _FADES = 2  # e-foldings of the speed over the range of the pose
 _WIDTHS = (64, 128, 256)
-_STRIDE = 0.1  # how far a usual point may move from one sample of the pose to the next
+_STRIDE = 0.1  # distance that a point of median speed may move between two samples of the pose
 
 
 def image_points(samples: int = 96) -> Tensor:
-    """A float64 grid `(samples**2, 2)` over [-1, 1] x [-1, 1], corners included; an even count misses the axes."""
+    """Return a float64 grid `(samples**2, 2)` over [-1, 1] x [-1, 1], with corners; an even count avoids the axes."""
     ticks = torch.linspace(-1, 1, samples, dtype=torch.float64)
     return torch.stack(torch.meshgrid(ticks, ticks, indexing="xy"), -1).flatten(0, 1)
 
 
 @dataclass(frozen=True)
 class Side:
-    """The sheets of a pose coordinate with a pole: 1 for `points` `(..., 2)` where it is negative, else 0."""
+    """Sheets of a pose coordinate with a pole: 1 for `points` `(..., 2)` with a negative coordinate, else 0."""
 
     to_canonical: Map
 
@@ -41,14 +41,15 @@ class Side:
 
 
 def fitted(chart: Chart, points: Tensor) -> Chart:
-    r"""`chart` with the ranges, origin, order and width that suit the image, from `points` `(n, 2)` spread over it.
+    r"""Fit the ranges, origin, order and width of `chart` to the image, from `points` `(n, 2)` spread over the image.
 
-    A periodic coordinate gets its whole period. Another one reaches as far as it is at most 64 times as steep as usual
-    (steepness is $|\nabla\rho_i|$, usual its median over the image): closer to a singular set a pixel spans so much of
-    the coordinate that it tells nothing. Where the pose coordinate is cut short like this, its range ends with the last
-    column of the grid that shows a fifth as many orbits as the fullest one: orbits that run *into* a singular set all
-    reach it, of those that run *along* it only the nearest come far. The two sides of a pole, as that of 1/x, become
-    sheets, so that content on both lies in one range. The origin is the median of each coordinate.
+    A periodic coordinate gets its whole period. The range of any other coordinate ends where its steepness
+    $|\nabla\rho_i|$ exceeds 64 times the median over the image. Closer to a singular set, a pixel spans so much of the
+    coordinate that it carries no information. If the steepness limits the pose coordinate, its range ends at the last
+    column of the grid with at least a fifth as many orbits as the fullest column: all orbits that run *into* a singular
+    set reach it, but among orbits that run *along* the set only the nearest extend far. The two sides of a pole, such
+    as the pole of 1/x, become sheets, so that content on both sides shares one range. The origin is the median of each
+    coordinate.
 
     >>> from equivariant_transformers import chart
     >>> for name in ("dilation", "x_shear"):
@@ -75,25 +76,25 @@ def fitted(chart: Chart, points: Tensor) -> Chart:
 
 
 def _has_pole(values: Tensor) -> bool:
-    """Whether `values` have both signs and keep off 0, as 1/x does over the image."""
+    """Return True if `values` have both signs and stay away from 0, as 1/x does over the image."""
     return bool(values.min() < 0 < values.max() and values.abs().min() > _APART * values.abs().median())
 
 
 def _with_steepness(coordinates: Callable[[Tensor], Tensor], points: Tensor) -> tuple[Tensor, Tensor]:
-    """Both coordinates and the norms of their gradients, `(n, 2)` each."""
+    """Return both coordinates and the norms of their gradients, `(n, 2)` each."""
     points = points.detach().requires_grad_()
     values = coordinates(points)
     return values.detach(), torch.stack([_steepness(column, points) for column in values.unbind(-1)], -1)
 
 
 def _steepness(values: Tensor, points: Tensor) -> Tensor:
-    """The norm of the gradient `(n,)` at each of `points` of what was computed there."""
+    """Return the norm `(n,)` of the gradient of `values` at each of `points`."""
     steepness: Tensor = torch.autograd.grad(values.sum(), points, retain_graph=True)[0].norm(dim=-1)
     return steepness
 
 
 def _without_thin_ends(chart: Chart, values: Tensor) -> Range:
-    """The range of the pose coordinate, less the columns that show few orbits at an end that `values` go beyond."""
+    """Return the pose range without the columns of few orbits, at each end that `values` exceed."""
     grid = chart.grid(dtype=values.dtype)  # (sheets, height, width, 2)
     seen = (grid.abs() <= 1).all(-1) & (chart.sheet(grid) == torch.arange(chart.sheets)[:, None, None])
     filled = seen.any(0).sum(0)
@@ -103,7 +104,7 @@ def _without_thin_ends(chart: Chart, values: Tensor) -> Range:
 
 
 def _order(chart: Chart, points: Tensor) -> int:
-    """2 where orbits run into a fixed point at a constant rate: where the flow is slowest, its speed is exponential."""
+    """Return 2 if orbits approach a fixed point at a constant rate (exponential speed where it is slowest), else 1."""
     acting, (low, high) = chart.groups[0], chart.ranges[0]
     speed = acting.vector_field(points).norm(dim=-1)
     slowest = speed.argsort()[: math.ceil(_SLOWEST * len(points))]
@@ -114,16 +115,16 @@ def _order(chart: Chart, points: Tensor) -> int:
 
 
 def _width(chart: Chart, points: Tensor) -> int:
-    """How many samples of the pose it takes so that a usual point moves little from one to the next."""
+    """Return the number of pose samples at which a point of median speed moves at most `_STRIDE` per sample."""
     low, high = chart.ranges[0]
     way = (high - low) * chart.groups[0].vector_field(points).norm(dim=-1).median()
     return next((width for width in _WIDTHS if way <= _STRIDE * width), _WIDTHS[-1])
 
 
 def distortion(coordinate: Callable[[Tensor], Tensor], points: Tensor) -> float:
-    r"""How unevenly a coordinate's level lines are spaced: the standard deviation of $\log|\nabla v|$ over `points`.
+    r"""Return the unevenness of a coordinate's level lines: the standard deviation of $\log|\nabla v|$ over `points`.
 
-    0 is even spacing, which loses nothing to resampling; infinity means that the gradient vanishes or breaks off.
+    0 is even spacing, which loses nothing to resampling. Infinity means that the gradient vanishes or is not finite.
 
     >>> points = image_points()
     >>> round(distortion(lambda p: 3 * p[..., 1], points), 6)

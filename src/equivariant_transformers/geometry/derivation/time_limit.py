@@ -1,4 +1,4 @@
-"""A time limit for searches of SymPy, which may take hours over a short formula."""
+"""Time limit for SymPy computations, which may take hours for a short formula."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 
 class _TimeIsUp(BaseException):
-    """Raised in the thread of a search, where no handler of Exception may catch it."""
+    """Interruption of a search thread; a BaseException, so that no handler of Exception catches it."""
 
 
 def within(seconds: float, items: Iterable[T]) -> list[T]:
-    """Return those of `items`, computed one by one, that are ready after so many seconds.
+    """Compute `items` one by one and return the items that are ready after `seconds`.
 
-    The items are computed in a thread of their own, which Python can interrupt.
+    The items are computed in a separate thread, which Python can interrupt.
 
     >>> import itertools
     >>> within(0.2, (n for n in itertools.count() if n < 3))
