@@ -1,8 +1,7 @@
-"""SymPy formulas of canonical coordinates, and their evaluation by torch.
+"""SymPy formulas of canonical coordinates, and their evaluation in torch.
 
-The maps are frozen values that hold formulas: they compare, hash, copy and pickle by what they say. Their torch form is
-rebuilt wherever they are made, and consists of plain elementwise operations that stay finite, with finite gradients,
-where the formulas do not.
+The maps are frozen values that compare, hash, copy and pickle by their formulas. Their torch form is rebuilt on
+construction. It consists of elementwise operations whose values and gradients stay finite where the formulas do not.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from equivariant_transformers.geometry.coordinates import pair
 from equivariant_transformers.geometry.projective import away_from_zero, wrap
 
 Expr = Any
-"""A SymPy expression (SymPy has no types)."""
+"""SymPy expression (SymPy has no type annotations)."""
 Value = Any
-"""A tensor, or the number that a constant part of an expression stands for."""
+"""Tensor, or the number of a constant part of an expression."""
 
 X, Y, THETA = sp.symbols("x y theta", real=True)
 U, V = sp.symbols("u v", real=True)
@@ -47,7 +46,7 @@ def _log(value: Tensor) -> Tensor:
 
 
 def _bounded(value: Tensor) -> Tensor:
-    """An exponent small enough that a product of three such exponentials does not overflow."""
+    """Clamp an exponent so that a product of three such exponentials does not overflow."""
     limit = 0.3 * math.log(torch.finfo(value.dtype).max)
     return value.clamp(-limit, limit)
 
@@ -89,7 +88,7 @@ _OPERATIONS: dict[Any, Callable[..., Value]] = {
 
 
 def unsupported(expression: Expr) -> set[str]:
-    """The names of the functions in `expression` that have no torch form here."""
+    """Return the names of the functions in `expression` that have no torch form."""
     return {
         node.func.__name__
         for node in sp.preorder_traversal(expression)
@@ -129,14 +128,14 @@ class TorchFunction:
         return TorchFunction, (self.arguments, self.outputs)
 
     def __call__(self, *values: Tensor) -> list[Tensor]:
-        """Each output at `values`, which broadcast against one another."""
+        """Return each output at `values`, which broadcast against one another."""
         like = functools.reduce(operator.add, values)
         return [compiled(*values) + torch.zeros_like(like) for compiled in self._compiled]
 
 
 @dataclass(frozen=True)
 class ToCanonical:
-    """The map of points `(..., 2)` to canonical coordinates, periodic ones within half a period of 0."""
+    """Map from points `(..., 2)` to canonical coordinates; periodic coordinates lie within half a period of 0."""
 
     function: TorchFunction
     periods: tuple[float | None, float | None]
@@ -149,7 +148,7 @@ class ToCanonical:
 
 @dataclass(frozen=True)
 class ToPlane:
-    """The map of canonical coordinates `(..., 2)` and sheet numbers `(...)` to points: one inverse for each sheet."""
+    """Map from canonical coordinates `(..., 2)` and sheet numbers `(...)` to points, with one inverse per sheet."""
 
     function: TorchFunction
 
@@ -164,7 +163,7 @@ class ToPlane:
 
 @dataclass(frozen=True)
 class SheetOf:
-    """The number of the sheet whose inverse gives each of `points` `(..., 2)` back."""
+    """Map from `points` `(..., 2)` to the number of the sheet whose inverse recovers the point."""
 
     to_canonical: ToCanonical
     to_plane: ToPlane
@@ -177,7 +176,7 @@ class SheetOf:
 
 @dataclass(frozen=True)
 class Distance:
-    """The smallest magnitude of several functions of the points, 1 where there are none."""
+    """Smallest magnitude of several functions of the points; 1 if there are no functions."""
 
     function: TorchFunction
 
@@ -188,7 +187,7 @@ class Distance:
 
 @dataclass(frozen=True)
 class FormulaFlow:
-    """The flow `(theta, points) -> points` of a transformation written with SymPy."""
+    """Flow `(theta, points) -> points` of a transformation given by SymPy expressions."""
 
     transformation: tuple[Expr, Expr]
     _flow: TorchFunction = field(init=False, repr=False, compare=False)
@@ -213,22 +212,22 @@ class FormulaFlow:
 class Formulas:
     r"""Canonical coordinates as SymPy expressions in x and y, and their inverse in u and v.
 
-    They solve $D\rho_1 = 1$ and $D\rho_2 = 0$, where $D = f\,\partial_x + g\,\partial_y$ and $(f, g)$ is the vector
-    field of the group; `residuals` shows it. `str` and `latex` print them.
+    The coordinates solve $D\rho_1 = 1$ and $D\rho_2 = 0$, where $D = f\,\partial_x + g\,\partial_y$ and $(f, g)$ is the
+    vector field of the group; `residuals` verifies both equations. `str` and `latex` format the coordinates.
     """
 
     vector_field: tuple[Expr, Expr]
     pose: Expr
-    """rho_1: a transformation adds its parameter to it."""
+    """Coordinate rho_1, to which a transformation adds its parameter."""
     invariant: Expr
-    """rho_2: a transformation leaves it unchanged."""
+    """Coordinate rho_2, which a transformation leaves unchanged."""
     inverses: tuple[tuple[Expr, Expr], ...]
-    """(x, y) in terms of u = rho_1 and v = rho_2, for each sheet."""
+    """Point (x, y) in terms of u = rho_1 and v = rho_2, for each sheet."""
 
     def residuals(self) -> tuple[Expr, Expr]:
-        r"""$D\rho_1 - 1$ and $D\rho_2$, simplified: both 0 for exact formulas.
+        r"""Return $D\rho_1 - 1$ and $D\rho_2$, simplified; both are 0 for exact formulas.
 
-        Absolute values are taken where their arguments are positive; the derivative of $\log|z|$ is the same elsewhere.
+        Arguments of absolute values are assumed positive; the derivative of $\log|z|$ is the same for negative ones.
         """
         f, g = self.vector_field
         rho_1, rho_2 = (_positive(expression) for expression in (self.pose, self.invariant))
@@ -237,7 +236,7 @@ class Formulas:
         )
 
     def latex(self) -> str:
-        r"""The two coordinates as LaTeX, `\rho_1 = ... \quad \rho_2 = ...`."""
+        r"""Return the two coordinates as LaTeX, `\rho_1 = ... \quad \rho_2 = ...`."""
         return rf"\rho_1 = {sp.latex(self.pose)} \quad \rho_2 = {sp.latex(self.invariant)}"
 
     def __str__(self) -> str:
@@ -253,7 +252,7 @@ def _positive(expression: Expr) -> Expr:
 
 
 def singularities(*expressions: Expr) -> tuple[Expr, ...]:
-    """Functions of the point that vanish where one of `expressions` has a pole, a branch point or no value."""
+    """Return functions of the point that vanish where one of `expressions` has a pole, a branch point or no value."""
     found: dict[Expr, None] = {}
     for expression in expressions:
         for node in sp.preorder_traversal(expression):

@@ -1,8 +1,9 @@
-r"""Algorithm 1 without formulas: a chart that follows the orbits through curves across them.
+r"""Algorithm 1 without formulas: a chart that follows the orbits from curves across them.
 
-`to_plane(u, v)` is $T_u(s(v))$, where $s$ is a curve across the orbits by arc length; each curve is a sheet. Its
-inverse solves $T_{-u}(x) = s(v)$ by Newton's method, from a table of solutions over the image. Where orbits close up in
-different times, the time of a point is known up to that of its orbit; the shortest is taken.
+`to_plane(u, v)` is $T_u(s(v))$, where $s$ is a curve across the orbits, parametrised by arc length. Each curve is a
+sheet. The inverse solves $T_{-u}(x) = s(v)$ by Newton's method, starting from a table of solutions over the image. If
+closed orbits have different periods, the time of a point is ambiguous by the period of its orbit; the shortest time is
+used.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ _TRUSTED = 4
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """Curves across the orbits of a group, and a table of where the orbits through the image meet them."""
+    """Curves across the orbits of a group, and a table of where the orbits through the image meet the curves."""
 
     group: Group
     nodes: Tensor = field(repr=False)
-    """`(sheets, n, 2)`; a shorter curve repeats its last node."""
+    """Nodes `(sheets, n, 2)` of the curves; a shorter curve repeats its last node."""
     tangents: Tensor = field(repr=False)
     bounds: Tensor = field(repr=False)
-    """`(sheets, 3)`: arc length at the first and the last node, and between nodes."""
+    """Arc lengths `(sheets, 3)` at the first node, at the last node, and between nodes."""
     table: Tensor = field(repr=False)
-    """`(size, size, 4)`: time, arc length, sheet, and 1 where there is such a solution."""
+    """Table `(size, size, 4)` of time, arc length, sheet, and 1 where a solution exists."""
     period: float | None = None
-    """The length of a closed curve."""
+    """Length of a closed curve; None for open curves."""
 
     @property
     def longest_time(self) -> float:
-        """Several times what the orbits in the table take; beyond it a flow is not to be trusted."""
+        """Longest time for which the flow is trusted: `_TRUSTED` times the longest time in the table."""
         return _TRUSTED * float(self.table[..., 0].abs().max()) if self.group.period is None else torch.inf
 
     def __eq__(self, other: object) -> bool:
@@ -55,7 +56,7 @@ class Section:
         return hash((self.group, self.period, self.nodes.shape))
 
     def curve(self, v: Tensor, sheet: Tensor) -> tuple[Tensor, Tensor]:
-        """The point and the tangent `(..., 2)` at arc length `v` `(...)`: cubic between nodes, straight beyond."""
+        """Return the point and tangent `(..., 2)` at arc length `v` `(...)`: cubic between nodes, straight beyond."""
         if self.period is not None:
             v = v % self.period
         start, end, step = self.bounds.to(v)[sheet].unbind(-1)
@@ -78,7 +79,7 @@ class Section:
         return point + tangent.detach() * (v - inside)[..., None], tangent
 
     def solve(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Time, arc length, sheet and whether they solve the equation, each `(...)`; without gradients."""
+        """Return time, arc length, sheet and a mask of converged solutions, each `(...)`, without gradients."""
         with torch.no_grad():
             u, v, sheet = self._nearest_entry(points)
             for _ in range(_NEWTON_STEPS):
@@ -96,7 +97,7 @@ class Section:
             return u, v, sheet, solved
 
     def _newton(self, points: Tensor, u: Tensor, v: Tensor, sheet: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The Newton step of (u, v), the speed of the flow at the curve, and what the equation lacks."""
+        """Return the Newton step of (u, v), the speed of the flow at the curve, and the residual of the equation."""
         moved = self.group.transform(-u, points)
         at, across = self.curve(v, sheet)
         residual = moved - at
@@ -110,7 +111,7 @@ class Section:
         return change, along.norm(dim=-1), residual
 
     def _nearest_entry(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the four table entries around each point, the one that comes nearest to a solution."""
+        """Return the table entry with the smallest residual among the four entries around each point."""
         place = (points / _TABLE_EDGE + 1) / 2 * (_TABLE_SIZE - 1)
         column, row = place.nan_to_num(0.0).floor().clamp(0, _TABLE_SIZE - 2).long().unbind(-1)
         right, below = (
@@ -129,7 +130,7 @@ class Section:
 
 @dataclass(frozen=True)
 class ToCanonical:
-    """Points `(..., 2)` to time and arc length; the gradient is that of the implicit function."""
+    """Map from points `(..., 2)` to time and arc length, with the gradient of the implicit function."""
 
     section: Section
 
@@ -147,7 +148,7 @@ class ToCanonical:
 
 @dataclass(frozen=True)
 class ToPlane:
-    """Time and arc length `(..., 2)` to points; where the flow leaves the plane, a point far away."""
+    """Map from time and arc length `(..., 2)` to points; a point that leaves the plane is placed far away."""
 
     section: Section
 
@@ -164,7 +165,7 @@ class ToPlane:
 
 @dataclass(frozen=True)
 class SheetOf:
-    """The number of the curve that the orbit of each of `points` `(..., 2)` meets."""
+    """Map from `points` `(..., 2)` to the number of the curve that the orbit of the point meets."""
 
     section: Section
 
@@ -174,7 +175,7 @@ class SheetOf:
 
 @dataclass(frozen=True)
 class Distance:
-    """The speed of the flow where the coordinates were found, 0 elsewhere; its unit is the `usual` speed."""
+    """Speed of the flow in units of the `usual` speed where coordinates were found, 0 elsewhere."""
 
     section: Section
     usual: float
@@ -185,17 +186,20 @@ class Distance:
 
 
 def derive(group: Group, name: str) -> Chart:
-    """The chart of `group` by following its orbits through curves across them."""
+    """Return the chart of `group`, computed by following its orbits from curves across them."""
     curves = transversal.find_curves(group)
     if not curves:
         raise ValueError(
-            f"no curve across the orbits of group {group.name!r} was found: does it move the image at all?"
+            f"no curve across the orbits of group {group.name!r} was found; check that it moves points of the image"
         )
     section = _section(group, curves)
     points = coverage.image_points(64)
     solved = section.solve(points)[3]
     if not solved.any():
-        raise ValueError(f"the orbits of group {group.name!r} could not be followed over the image")
+        raise ValueError(
+            f"the orbits of group {group.name!r} could not be followed over the image; check that its flow is smooth "
+            "and finite there"
+        )
     chart = Chart(
         name,
         (group,),
@@ -224,7 +228,7 @@ def _section(group: Group, curves: list[transversal.Curve]) -> Section:
 
 
 def _table(group: Group, curves: list[transversal.Curve]) -> Tensor:
-    """For each point of a grid over the image, the first time its orbit meets a curve, and where."""
+    """Return the time and place at which the orbit of each point of a grid over the image first meets a curve."""
     ticks = torch.linspace(-_TABLE_EDGE, _TABLE_EDGE, _TABLE_SIZE, dtype=torch.float64)
     points = torch.stack(torch.meshgrid(ticks, ticks, indexing="xy"), -1)
     paths, times = transversal.Field(group).orbits(points.flatten(0, 1))
@@ -234,7 +238,7 @@ def _table(group: Group, curves: list[transversal.Curve]) -> Tensor:
 
 
 def _first_meeting(paths: Tensor, times: Tensor, curves: list[transversal.Curve]) -> Tensor:
-    """Where `paths` `(n, m, 2)` first meet one of `curves`: rows of the table `(n, 4)`, zero where they meet none."""
+    """Return the table rows `(n, 4)` where `paths` `(n, m, 2)` first meet one of `curves`, zero if they meet none."""
     found = torch.zeros(len(paths), 4, dtype=torch.float64)
     soonest = torch.full((len(paths),), torch.inf, dtype=torch.float64)
     for sheet, curve in enumerate(curves):

@@ -1,8 +1,8 @@
 r"""Canonical coordinates of any 3x3 generator $A$ in closed form.
 
 In homogeneous coordinates $X = (x, y, 1)$ the characteristics are linear, $X' = AX$. Left eigenvectors give linear
-forms $Z = LX$ in which they are simple, $Z' = JZ$ with $J$ in real Jordan form, so the point $(p, q) = (Z_1/Z_3,
-Z_2/Z_3)$ moves in one of six ways:
+forms $Z = LX$ with $Z' = JZ$, where $J$ is in real Jordan form. The point $(p, q) = (Z_1/Z_3, Z_2/Z_3)$ therefore moves
+in one of six ways:
 
 ====================  ==========================  ================================  ================================
 motion                field of (p, q)             first coordinate                  second coordinate
@@ -31,14 +31,14 @@ from equivariant_transformers.geometry.exponential import Matrix3, eigenvalues
 
 Array = NDArray[np.float64]
 
-_SAME = 1e-5  # eigenvalues closer than this, relative to the largest entry, are one (rounding splits equal ones)
+_SAME = 1e-5  # gap relative to the largest entry below which eigenvalues are equal (rounding splits equal values)
 _ZERO = 1e-9
 _P, _Q = sp.symbols("p q", real=True)
 
 
 @dataclass(frozen=True)
 class Solution:
-    """A pose coordinate and one of the many invariants, as formulas, with an inverse for each sheet."""
+    """Formulas of a pose coordinate and of one of the many invariants, with an inverse per sheet."""
 
     pose: Expr
     invariant: Expr
@@ -47,7 +47,7 @@ class Solution:
 
 
 def solve(generator: Matrix3) -> Solution:
-    """Canonical coordinates of the group of `generator`; exact where its eigenvalues are simple numbers.
+    """Return canonical coordinates of the group of `generator`, exact if its eigenvalues are simple fractions or roots.
 
     >>> solve(((0, -1, 0), (1, 0, 0), (0, 0, 0))).pose
     atan2(y, x)
@@ -72,7 +72,7 @@ def solve(generator: Matrix3) -> Solution:
 
 
 def _motion(jordan: Any) -> Solution:
-    """The coordinates of (p, q), whose field is that of the Jordan form `jordan` with a zero last row."""
+    """Return the coordinates of (p, q) under the field of the Jordan form `jordan` with a zero last row."""
     a, b, c = jordan[0, 0], jordan[1, 0], jordan[1, 1]
     radius = sp.sqrt(_P**2 + _Q**2)
     if jordan[1, 2] != 0:
@@ -96,7 +96,7 @@ def _motion(jordan: Any) -> Solution:
 
 
 def _forms(a: Array) -> tuple[Array, Array]:
-    """Linear forms L (rows) and a real Jordan matrix J with L a = J L."""
+    """Return linear forms L (rows) and a real Jordan matrix J with L a = J L."""
     scale = float(np.abs(a).max())
     found = eigenvalues(a)
     if np.abs(found.imag).max() > _SAME * scale:
@@ -130,7 +130,7 @@ def _one_eigenvalue_forms(a: Array, value: float, scale: float) -> tuple[Array, 
         first = np.eye(3)[np.argmax(np.abs(squared).max(1))]
         jordan = value * np.eye(3) + np.diag([1.0, 1.0], 1)
         return np.stack([first, first @ nilpotent, first @ squared]), jordan
-    # An elation: every orbit lies on a line through the centre, and the points of the axis stay where they are.
+    # An elation: every orbit lies on a line through the centre, and the points of the axis are fixed.
     axis = nilpotent[_largest(np.abs(nilpotent).max(1))]
     axis = _scaled(axis)
     centre = _scaled(nilpotent[:, _largest(np.abs(nilpotent).max(0))])
@@ -141,7 +141,7 @@ def _one_eigenvalue_forms(a: Array, value: float, scale: float) -> tuple[Array, 
 
 
 def _other_line(centre: Array, axis: Array) -> Array:
-    """A line through `centre` besides `axis`: the line at infinity if it can be, else at right angles to `axis`."""
+    """Return a line through `centre` other than `axis`: the line at infinity if possible, else a normal to `axis`."""
     if abs(centre[2]) > _ZERO:
         x, y = centre[:2] / centre[2]
         return _scaled(np.array([-axis[1], axis[0], axis[1] * x - axis[0] * y]))
@@ -171,12 +171,12 @@ def _two_eigenvalue_forms(a: Array, single: float, double: float, scale: float) 
 
 
 def _left_eigenvector(a: Array, value: float) -> Array:
-    """The form l with l a = value l, from the smallest singular value."""
+    """Return the form l with l a = value l, from the smallest singular value."""
     return _scaled(np.linalg.svd((a - value * np.eye(3)).T)[2][-1])
 
 
 def _largest(vector: NDArray[Any]) -> int:
-    """The index of the largest magnitude; the first of those that differ only by rounding."""
+    """Return the index of the largest magnitude; the first index if magnitudes differ only by rounding."""
     return int(np.argmax(np.round(np.abs(vector) / np.abs(vector).max(), 9)))
 
 
@@ -186,7 +186,7 @@ def _scaled(vector: Array) -> Array:
 
 
 def _exactly(a: Array, forms: Array, jordan: Array) -> tuple[Any, Any]:
-    """`forms` and `jordan` as SymPy matrices, of exact numbers if with those they satisfy L a = J L exactly."""
+    """Convert `forms` and `jordan` to SymPy matrices, with exact numbers if these satisfy L a = J L exactly."""
     generator, exact_forms, exact_jordan = (sp.Matrix(3, 3, [exact(v) for v in m.ravel()]) for m in (a, forms, jordan))
     if (exact_forms * generator - exact_jordan * exact_forms).applyfunc(sp.expand).is_zero_matrix:
         return exact_forms, exact_jordan
@@ -194,7 +194,7 @@ def _exactly(a: Array, forms: Array, jordan: Array) -> tuple[Any, Any]:
 
 
 def exact(value: float) -> Expr:
-    """The simple fraction, or the root of one, that `value` is up to rounding; else the float.
+    """Return the simple fraction, or root of a fraction, that equals `value` up to rounding; else the float.
 
     >>> exact(0.1 + 0.2), exact(3**0.5 / 4)
     (3/10, sqrt(3)/4)

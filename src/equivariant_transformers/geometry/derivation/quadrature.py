@@ -1,8 +1,8 @@
 """Canonical coordinates of a plane vector field by quadrature: first the orbits, then the time along them.
 
-In coordinates (a, b), Cartesian or polar, with field (f, g): the orbits solve db/da = g/f, and the time along one is
-the integral of da/f. Both are found where the first equation is linear or separable and the integrals are elementary;
-everything is then inverted one function at a time.
+In coordinates (a, b), Cartesian or polar, with field (f, g), the orbits solve db/da = g/f, and the time along an orbit
+is the integral of da/f. Both are found if the first equation is linear or separable and the integrals are elementary.
+The results are inverted one function at a time.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from equivariant_transformers.geometry.derivation.projective_orbits import Solut
 
 _R = sp.Symbol("r", positive=True)
 _PHI = sp.Symbol("phi", real=True)
-_LARGE = 60  # operations in an integrand that is not worth trying
+_LARGE = 60  # largest number of operations in an integrand
 
 
-class NoClosedForm(Exception):  # noqa: N818 (an answer, not a fault)
-    """No formula was found this way."""
+class NoClosedForm(Exception):  # noqa: N818 (a result, not an error)
+    """Signal that quadrature found no formula."""
 
 
 def solutions(f: Expr, g: Expr) -> Iterator[Solution]:
-    """The coordinates of the field `(f, g)` in x and y that quadrature finds, if any.
+    """Yield the coordinates of the field `(f, g)` in x and y that quadrature finds, if any.
 
     >>> [s.pose for s in solutions(X**2, Y)][:1]
     [-1/x]
@@ -40,7 +40,7 @@ def solutions(f: Expr, g: Expr) -> Iterator[Solution]:
 
 
 def _attempt(a: Expr, b: Expr, speed: Expr, drift: Expr) -> Iterator[Solution]:
-    """The solutions in coordinates `a` and `b` (x and y or r and phi, in either order) with field `(speed, drift)`."""
+    """Yield solutions in coordinates `a`, `b` (x and y or r and phi, in either order) with field `(speed, drift)`."""
     if speed == 0:
         return
     polar = _R in (a, b)
@@ -63,7 +63,7 @@ def _attempt(a: Expr, b: Expr, speed: Expr, drift: Expr) -> Iterator[Solution]:
 
 
 def _orbits(a: Expr, b: Expr, slope: Expr) -> tuple[Expr, list[Expr]]:
-    """An invariant of db/da = slope, and b along an orbit in terms of a and the invariant's value v."""
+    """Return an invariant of db/da = slope, and b along an orbit in terms of a and the value v of the invariant."""
     rate = sp.diff(slope, b)
     if not rate.has(b):  # linear in b
         factor = sp.exp(-_integral(rate, a))
@@ -78,7 +78,7 @@ def _orbits(a: Expr, b: Expr, slope: Expr) -> tuple[Expr, list[Expr]]:
 
 
 def _integral(expression: Expr, variable: Expr) -> Expr:
-    """An elementary antiderivative, with log|z| for log z."""
+    """Return an elementary antiderivative, with log|z| for log z."""
     if expression.count_ops() > _LARGE:
         raise NoClosedForm
     result = sp.integrate(expression, variable, heurisch=False, meijerg=False, risch=False)
@@ -102,7 +102,7 @@ _INVERSES = {
 
 
 def _invert(expression: Expr, variable: Expr, target: Expr) -> list[Expr]:
-    """Every solution of `expression` = `target` for `variable`, peeling off one function at a time."""
+    """Solve `expression` = `target` for `variable` by inverting one function at a time; return every solution."""
     if expression == variable:
         return [target]
     function, holding = expression.func, [part for part in expression.args if part.has(variable)]
@@ -127,7 +127,7 @@ def _invert(expression: Expr, variable: Expr, target: Expr) -> list[Expr]:
 
 
 def _roots(target: Expr, exponent: Expr) -> list[Expr]:
-    """The real z with z**exponent = target."""
+    """Return the real z with z**exponent = target."""
     if exponent == -1:
         return [1 / target]
     if exponent.is_odd:
@@ -137,7 +137,7 @@ def _roots(target: Expr, exponent: Expr) -> list[Expr]:
 
 
 def _periods(pose: Expr, invariant: Expr) -> tuple[float | None, float | None]:
-    """The period of each coordinate when the angle makes a turn; at most one may change, and by a constant."""
+    """Return the change of each coordinate over one turn of the angle; at most one may change, by a constant."""
     turns = [sp.simplify(part.subs(_PHI, _PHI + 2 * sp.pi) - part) for part in (pose, invariant)]
     if any(turn.free_symbols for turn in turns) or all(turn != 0 for turn in turns):
         raise NoClosedForm

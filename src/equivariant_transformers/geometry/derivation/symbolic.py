@@ -1,4 +1,4 @@
-"""Algorithm 1 with formulas: a vector field in SymPy to a chart in closed form."""
+"""Algorithm 1 with formulas: from a vector field in SymPy to a chart in closed form."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from equivariant_transformers.geometry.exponential import Matrix3
 from equivariant_transformers.geometry.groups import Group
 
 _ACCURATE = 1e-6
-_ALMOST_ALL = 0.99  # next to a singular set rounding takes over
+_ALMOST_ALL = 0.99  # rounding dominates next to a singular set
 _SECONDS_TO_SIMPLIFY, _SECONDS_TO_SOLVE = 5, 15
 
 
 class Rescaling(NamedTuple):
-    """An invertible function h of an invariant z: another invariant."""
+    """Invertible function h of an invariant z; h(z) is also an invariant."""
 
     function: Expr
     inverses: tuple[Expr, ...]
     breaks: bool = False
-    """Whether h breaks off at z = 0."""
+    """True if h is discontinuous at z = 0."""
 
 
 _Z = sp.Symbol("z", real=True)
@@ -59,11 +59,11 @@ _RESCALINGS = (
     Rescaling(sp.atan(_Z), (sp.tan(_Z),)),
     Rescaling(sp.asinh(_Z), (sp.sinh(_Z),)),
 )
-"""What is tried in search of the invariant that distorts the image least, simplest first."""
+"""Candidates for the invariant that distorts the image least, simplest first."""
 
 
 def vector_field(transformation: tuple[Expr, Expr]) -> tuple[Expr, Expr]:
-    """The derivative of a transformation in x, y and theta at theta = 0.
+    """Return the derivative at theta = 0 of a transformation in x, y and theta.
 
     >>> vector_field((X + THETA * Y, Y / (1 + THETA * Y)))
     (y, -y**2)
@@ -74,13 +74,13 @@ def vector_field(transformation: tuple[Expr, Expr]) -> tuple[Expr, Expr]:
 
 
 def field_of(generator: Matrix3) -> tuple[Expr, Expr]:
-    """The vector field of a 3x3 generator, (AX)_1 - x (AX)_3 and (AX)_2 - y (AX)_3, with fractions for floats near."""
+    """Return the vector field of a 3x3 generator, (AX)_1 - x (AX)_3 and (AX)_2 - y (AX)_3, with `exact` entries."""
     x, y, w = sp.Matrix(3, 3, [exact(entry) for row in generator for entry in row]) * sp.Matrix([X, Y, 1])
     return sp.expand(x - X * w), sp.expand(y - Y * w)
 
 
 def generator_of(field: tuple[Expr, Expr]) -> Matrix3 | None:
-    """The 3x3 generator of a vector field, None where it has none or is too large to tell.
+    """Return the 3x3 generator of a vector field; None if there is none or the field is too large to simplify.
 
     >>> generator_of((-X**2, -X * Y))
     ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0), (1.0, 0.0, 0.0))
@@ -102,10 +102,10 @@ def _generator_of(field: tuple[Expr, Expr]) -> Matrix3 | None:
 
 
 def derive(field: tuple[Expr, Expr], group: Group, name: str) -> Chart | None:
-    """The chart of a vector field in closed form, None where no formula is found or none survives its check.
+    """Return the chart of a vector field in closed form; None if no formula is found or passes its check.
 
-    SymPy searches for some seconds.
-    Of several, the one with the fewest sheets is taken, and of those the one that distorts the image least.
+    The search by SymPy has a time limit. Among several charts, the chart with the fewest sheets is chosen, then the
+    chart that distorts the image least.
     """
     if group.generator is not None:
         return _chart(field, projective_orbits.solve(group.generator), group, name)
@@ -147,7 +147,7 @@ def _chart(field: tuple[Expr, Expr], solution: Solution, group: Group, name: str
 
 
 def _least_distorting(solution: Solution) -> tuple[Solution, tuple[Expr, ...]]:
-    """The solution with the function of its invariant that distorts the image least, and its singular set."""
+    """Rescale the invariant of `solution` to distort the image least; return the result and its singular set."""
     invariant = solution.invariant
     candidates = [
         rescaling
@@ -173,7 +173,7 @@ def _least_distorting(solution: Solution) -> tuple[Solution, tuple[Expr, ...]]:
 
 
 def _rebuilt(solution: Solution) -> Solution:
-    """The same formulas as SymPy writes them when it builds them anew, as a copy or a pickle does."""
+    """Rebuild the formulas of `solution` into the form that SymPy gives them in a copy or a pickle."""
 
     def rebuilt(expression: Expr) -> Expr:
         return expression.func(*map(rebuilt, expression.args)) if expression.args else expression
@@ -183,7 +183,7 @@ def _rebuilt(solution: Solution) -> Solution:
 
 
 def _one_sign(expression: Expr) -> bool:
-    """Whether `expression` visibly changes sign at its poles only."""
+    """Return True if `expression` provably changes sign only at its poles."""
     numerator = sp.fraction(sp.together(expression))[0].replace(sp.exp, lambda _: sp.Integer(1))
     return bool(expression.is_nonnegative or numerator.is_number)
 
@@ -191,7 +191,7 @@ def _one_sign(expression: Expr) -> bool:
 def _sheets(
     inverses: tuple[tuple[Expr, Expr], ...], to_canonical: ToCanonical, points: Tensor
 ) -> tuple[tuple[Expr, Expr], ...]:
-    """Those of `inverses` that some of `points` need to come back from their coordinates; none if some do not."""
+    """Return the `inverses` that recover some of `points`; an empty tuple unless almost all points are recovered."""
     to_plane = ToPlane(TorchFunction((U, V), sum(inverses, ())))
     coordinates = to_canonical(points)
     back = torch.stack([to_plane(coordinates, torch.tensor(sheet)) for sheet in range(len(inverses))])
@@ -202,7 +202,7 @@ def _sheets(
 
 
 def _canonical(to_canonical: ToCanonical, group: Group, points: Tensor) -> bool:
-    """Whether the coordinates of almost all `points` move at the rate (1, 0) along the vector field."""
+    """Return True if the coordinates of almost all `points` change at the rate (1, 0) along the vector field."""
     coordinates, rate, *_ = torch.func.jvp(to_canonical, (points,), (group.vector_field(points),))
     expected = torch.tensor([1.0, 0.0], dtype=points.dtype)
     error = (rate - expected).abs() / (1 + coordinates.abs())

@@ -12,16 +12,16 @@ from equivariant_transformers.geometry.flows import Flow
 from equivariant_transformers.geometry.groups import Group, VectorField
 
 STEP = 0.05
-"""The distance between the nodes of a curve or an orbit."""
+"""Distance between the nodes of a curve or an orbit."""
 
 _EDGE = 1 + 2 * STEP
-_FAR = 2.0  # orbits are followed this far out, since some come back
-_LENGTH = 5.0  # along an orbit, either way: half the circle through the corners and some more
-_STILL = 1e-3  # the field counts as zero below this share of its largest speed
+_FAR = 2.0  # bound up to which orbits are followed, since some return to the image
+_LENGTH = 5.0  # along an orbit in each direction: more than half the circle through the corners
+_STILL = 1e-3  # fraction of the largest speed below which the field counts as zero
 _CLOSED = 1e-3
-_WORTHWHILE = 0.02  # the share of the image that a further curve must add
+_WORTHWHILE = 0.02  # smallest fraction of the image that another curve must add
 _MOST_CURVES = 8
-_AS_GOOD = 0.99  # as many orbits as the best curve meets: then it counts how soon they do
+_AS_GOOD = 0.99  # fraction of the orbits of the best curve; curves above it are ranked by delay
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Curve:
 
 
 def find_curves(group: Group) -> list[Curve]:
-    """Curves that the orbits through most of the image cross, each orbit only once, the most useful first.
+    """Return curves that the orbits through most of the image cross, each orbit only once, most useful first.
 
-    Of several such curves the one is taken that the points of the image are nearest to in time: from far away orbits
-    come with delays that differ widely.
+    Among candidates that cross about as many orbits, the curve nearest to the image in time is chosen, because the
+    delays of a distant curve differ widely between orbits.
     """
     field = Field(group)
     points = _grid(0.95, 12)
@@ -60,13 +60,13 @@ def find_curves(group: Group) -> list[Curve]:
             break
         uncovered &= ~met
         curves.append(best)
-    if len(curves) > 1:  # a period belongs to a chart's coordinate, so to all of its sheets
+    if len(curves) > 1:  # a period applies to all sheets of a chart, so drop it
         curves = [Curve(c.nodes, c.tangents, c.start, c.step) for c in curves]
     return curves
 
 
 def _quick_velocity(flow: Flow) -> VectorField:
-    """The vector field of a flow, by a difference of positions where the flow has none: enough to trace curves with."""
+    """Return the vector field of a flow, or a finite difference if it has none; both are accurate enough for curves."""
 
     def difference(points: Tensor) -> Tensor:
         h = torch.tensor(1e-5, dtype=points.dtype)
@@ -76,7 +76,7 @@ def _quick_velocity(flow: Flow) -> VectorField:
 
 
 class Field:
-    """A group's vector field over the image, followed by Runge-Kutta steps of equal length in the plane."""
+    """Vector field of a group over the image, integrated by Runge-Kutta steps of equal length in the plane."""
 
     def __init__(self, group: Group) -> None:
         self.velocity = group.vector_field if group.flow is None else _quick_velocity(group.flow)
@@ -87,13 +87,13 @@ class Field:
         return speed
 
     def orbits(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """The orbits of `points` `(n, 2)` both ways: nodes `(n, m, 2)` and the time of each, `(n, m)`."""
+        """Follow `points` `(n, 2)` in both directions; return nodes `(n, m, 2)` and their times `(n, m)`."""
         ahead, behind = (self._follow(points, sign, across=False, bound=_FAR, length=_LENGTH) for sign in (1.0, -1.0))
         nodes = torch.cat([behind[0].flip(1)[:, :-1], ahead[0]], 1)
         return nodes, torch.cat([behind[1].flip(1)[:, :-1], ahead[1]], 1)
 
     def curves(self, seeds: Tensor) -> list[Curve]:
-        """The curve through each of `seeds` `(n, 2)` at right angles to the orbits, up to the edge or a still point."""
+        """Return the curve normal to the orbits through each of `seeds` `(n, 2)`, up to the edge or a fixed point."""
         ahead, behind = (
             self._follow(seeds, sign, across=True, bound=_EDGE, length=2 * _LENGTH)[0] for sign in (1.0, -1.0)
         )
@@ -107,7 +107,7 @@ class Field:
         return Curve(nodes, self._normal(nodes), -STEP * (len(behind) - 1), STEP)
 
     def without_repetition(self, curve: Curve, others: list[Curve]) -> Curve:
-        """The longest part of `curve` around its seed that meets no orbit twice, nor an orbit that `others` meet."""
+        """Return the longest part of `curve` around its seed that meets no orbit twice and no orbit of `others`."""
         paths, _ = self.orbits(curve.nodes)
         count = len(curve.nodes)
         taken = torch.zeros(count, dtype=torch.bool)
@@ -140,9 +140,9 @@ class Field:
     def _follow(
         self, points: Tensor, sign: float, *, across: bool, bound: float, length: float
     ) -> tuple[Tensor, Tensor]:
-        """Nodes `(n, m, 2)` and times `(n, m)` from `points`; a path stops where it leaves or the field vanishes."""
+        """Return nodes `(n, m, 2)` and times `(n, m)`; a path stops at `bound` or where the field vanishes."""
 
-        def rate(at: Tensor) -> Tensor:  # of x, y and the time, by arc length
+        def rate(at: Tensor) -> Tensor:  # derivative of x, y and time by arc length
             velocity = self.velocity(at)
             speed = velocity.norm(dim=-1, keepdim=True).clamp_min(1e-300)
             direction = sign * velocity / speed
@@ -169,7 +169,7 @@ class Field:
         return path[..., :2], sign * path[..., 2]
 
     def _closing(self, nodes: Tensor) -> Curve | None:
-        """The closed curve that `nodes` begin, None if they do not come back to the first."""
+        """Return the closed curve that `nodes` start; None if they do not return to the first node."""
         offset = nodes - nodes[0]
         near = torch.nonzero((offset.norm(dim=-1) < STEP)[3:]).flatten()
         if len(near) == 0:
@@ -180,7 +180,7 @@ class Field:
         if (offset[last] + beyond * tangent).norm() > _CLOSED or beyond.abs() > STEP:
             return None
         ring = torch.cat([nodes[:last], nodes[:1]])
-        # The last step is not a whole one: spread what is lacking (or too much) evenly along the ring.
+        # The last step has a different length: distribute the difference evenly along the ring.
         length = STEP * last + float(beyond)
         excess = torch.arange(last + 1, dtype=ring.dtype) * (length / last - STEP)
         ring = ring + excess[:, None] * self._normal(ring)
@@ -193,7 +193,7 @@ def _turned(vector: Tensor) -> Tensor:
 
 
 def _distinct(path: Tensor) -> Tensor:
-    """The nodes of `path` `(n, 2)` up to where it stops."""
+    """Return the nodes of `path` `(n, 2)` up to where it stops."""
     return torch.cat([path[:1], path[1:][path.diff(dim=0).norm(dim=-1) > STEP / 2]])
 
 
@@ -203,17 +203,17 @@ def _grid(extent: float, count: int) -> Tensor:
 
 
 def _seeds(points: Tensor) -> Tensor:
-    """At most two dozen of `points`, spread evenly."""
+    """Return fewer than 48 of `points`, evenly spaced."""
     return points[:: max(1, len(points) // 24)]
 
 
 def _crossings(paths: Tensor, curve: Tensor) -> Tensor:
-    """Which segments of `paths` `(n, m, 2)` cross which of `curve` `(k, 2)`: booleans `(n, m - 1, k - 1)`."""
+    """Return a mask `(n, m - 1, k - 1)` of crossings between segments of `paths` `(n, m, 2)` and `curve` `(k, 2)`."""
     return crossing_parts(paths, curve)[0]
 
 
 def crossing_parts(paths: Tensor, curve: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Where segments cross, `(n, m - 1, k - 1)`, and how far along the path's and the curve's segment, in [0, 1)."""
+    """Return a mask `(n, m - 1, k - 1)` of crossings, and positions in [0, 1) on the segments of path and curve."""
     start, along = paths[:, :-1, None], paths.diff(dim=1)[:, :, None]
     origin, across = curve[:-1], curve.diff(dim=0)
     gap = origin - start
@@ -225,14 +225,14 @@ def crossing_parts(paths: Tensor, curve: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 def meetings(paths: Tensor, times: Tensor, curve: Tensor) -> tuple[Tensor, Tensor]:
-    """When segments cross, `(n, m - 1, k - 1)`, infinite where they do not, and how far along the curve's segment."""
+    """Return the times `(n, m - 1, k - 1)` of crossings, infinite where there is none, and positions on the curve."""
     hits, on_path, on_curve = crossing_parts(paths, curve)
     time = times[:, :-1, None] + on_path * times.diff(dim=1)[:, :, None]
     return torch.where(hits, time, torch.inf), on_curve
 
 
 def _delays(paths: Tensor, times: Tensor, curve: Tensor) -> Tensor:
-    """The time `(n,)` from the point of each path to `curve`, forwards or backwards; infinite if it does not cross."""
+    """Return the time `(n,)` from the point of each path to `curve`, in either direction; infinite if they miss."""
     return meetings(paths, times, curve)[0].abs().flatten(1).min(1).values
 
 
@@ -241,5 +241,5 @@ def _cross(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _meets(paths: Tensor, curve: Tensor) -> Tensor:
-    """Whether each of `paths` `(n, m, 2)` crosses `curve` `(k, 2)`."""
+    """Return a mask `(n,)` of the `paths` `(n, m, 2)` that cross `curve` `(k, 2)`."""
     return _crossings(paths, curve).flatten(1).any(1)
