@@ -28,7 +28,7 @@ VectorField = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Group:
-    r"""A one-parameter group $\{T_\theta\}$ of transformations of the plane.
+    r"""One-parameter group $\{T_\theta\}$ of transformations of the plane.
 
     An element is represented by its parameter: `compose(a, b)` is the parameter of $T_a T_b$ and `inverse(a)` the
     parameter of $T_a^{-1}$. A group has either a `generator` $A$, with $T_\theta = \exp(\theta A)$ in homogeneous
