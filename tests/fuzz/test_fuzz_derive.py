@@ -15,7 +15,7 @@ FUNCTIONS = (sp.sin, sp.cos, sp.tan, sp.exp, sp.log, sp.sqrt, sp.atan, sp.tanh, 
 ODD = (sp.I, sp.nan, sp.oo, sp.zoo, sp.pi, sp.Integer(10) ** 400, sp.Symbol("a"), sp.Float(1e300), sp.Rational(1, 3))
 
 
-def formula(random, leaves, depth=3):
+def formula(random, leaves, depth=2):
     """A random expression of `leaves`, seldom with a part that is not allowed."""
     if depth == 0 or random.random() < 0.2:
         return random.choice(ODD) if random.random() < 0.05 else random.choice(leaves)
@@ -24,7 +24,7 @@ def formula(random, leaves, depth=3):
     if kind < 2:
         return random.choice(FUNCTIONS)(first)
     if kind == 2:
-        return first ** random.choice([2, 3, -1, sp.Rational(1, 2), 100, 10**9])
+        return first ** random.choice([2, 3, -1, sp.Rational(1, 2), *([100, 10**9] if first.is_Symbol else [])])
     second = formula(random, leaves, depth - 1)
     return first + second if kind == 3 else first * second
 
@@ -43,7 +43,7 @@ def test_random_formulas(fuzz):
         pair = formula(random, leaves), formula(random, leaves)
         assert_chart(et.derive((x + theta * pair[0], y + theta * pair[1]) if random.random() < 0.5 else pair))
 
-    fuzz(check, cases=40, allowed=(TypeError, ValueError))
+    fuzz(check, cases=20, allowed=(TypeError, ValueError))
 
 
 def test_random_shears(fuzz):
@@ -53,7 +53,7 @@ def test_random_shears(fuzz):
         pair = x + theta * formula(random, [y, sp.Integer(1), sp.Rational(1, 3)]), y
         assert_chart(et.derive(pair if random.random() < 0.5 else tuple(p.subs({x: y, y: x}) for p in pair[::-1])))
 
-    fuzz(check, cases=2, allowed=(TypeError, ValueError))
+    fuzz(check, cases=1, allowed=(TypeError, ValueError))
 
 
 class Hostile:
@@ -159,4 +159,4 @@ def test_random_vector_fields_have_finite_charts(fuzz):
         assert out.image.isfinite().all()
         assert out.pose.isfinite().all()
 
-    fuzz(check, cases=2, allowed=(ValueError,))
+    fuzz(check, cases=1, allowed=(ValueError,))

@@ -189,3 +189,17 @@ def test_eigenvalues_too_close_to_tell_apart_are_refused():
 
 def test_integer_parameters_are_converted():
     assert et.group("rotation").matrix(torch.tensor([0, 1])).dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_matrices_are_finite_for_every_finite_parameter(dtype):
+    """Infinite terms of opposite signs are NaN in sum."""
+    generators = (
+        [[1, 2, 3], [4, -5, 6], [7, 8, -9]],
+        [[0, 1, 0], [0, 0, 1], [1e-3, 0, 0]],
+        [[1, 1, 0], [0, 1, 0], [0, 0, 0]],
+    )
+    groups = [*et.GROUPS.values(), *(Group.from_generator(generator) for generator in generators)]
+    theta = torch.tensor([0.5, 40.0, 3e4, torch.finfo(dtype).max], dtype=dtype)
+    for group in groups:
+        assert group.matrix(torch.cat((-theta, theta))).isfinite().all()

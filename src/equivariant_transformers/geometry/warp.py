@@ -264,10 +264,9 @@ class Warp:
         dimensions = max(x.ndim, y.ndim)
         visible = torch.ones((), dtype=torch.bool, device=x.device)
         for step in reversed(self.steps):
-            if (step.theta if isinstance(step, FlowStep) else step).is_meta and not x.is_meta:
-                raise TypeError(
-                    "this warp is on the meta device, where it has no values; create it on the device of the images"
-                )
+            numbers = step.theta if isinstance(step, FlowStep) else step
+            if numbers.is_meta != x.is_meta and (numbers.is_meta or numbers.ndim in (1, 3)):
+                raise TypeError("either the warp or what it maps is on the meta device, where it has no values")
             if isinstance(step, FlowStep):
                 theta = step.theta.reshape(-1, *[1] * (dimensions - 1)) if step.theta.ndim else step.theta
                 points = torch.stack(torch.broadcast_tensors(x, y), -1)  # type: ignore[no-untyped-call]
