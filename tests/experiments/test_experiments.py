@@ -275,7 +275,9 @@ def _describe(path, **changes):
 
 def _rename(path):
     tensors, description = checkpoint.read(path)
-    checkpoint.write(path, {name.replace("model/backbone.0", "model/backbone.9"): t for name, t in tensors.items()}, description)
+    checkpoint.write(
+        path, {name.replace("model/backbone.0", "model/backbone.9"): t for name, t in tensors.items()}, description
+    )
 
 
 @pytest.mark.parametrize(
