@@ -49,7 +49,7 @@ def test_images_of_any_precision_can_be_drawn(dtype):
     [
         (2, 1, {}, "1, 3 or 4 channels, got shape"),
         (1, 0, {}, "at least one image"),
-        (1, 1, {"versions": 0}, "versions must be at least 1"),
+        (1, 1, {"copies": 0}, "copies must be at least 1"),
     ],
 )
 def test_mistakes_are_explained(channels, count, options, message):
