@@ -399,6 +399,36 @@ def test_points_have_gradients():
     assert torch.autograd.gradcheck(lambda p, m: Warp.projective(m).points(p), (points, matrix))
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # from torch.compile itself
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_flow_compiles_into_one_graph_with_gradients(backend):
+    images = torch.rand(3, 1, 7, 9)
+
+    def loss(theta):
+        return lens(theta).image(images).square().sum()
+
+    plain, compiled = (torch.tensor([0.2, -0.3, 2.0], requires_grad=True) for _ in range(2))
+    loss(plain).backward()
+    torch.compile(loss, fullgraph=True, backend=backend)(compiled).backward()
+    torch.testing.assert_close(compiled.grad, plain.grad)
+
+
+def test_a_flow_takes_part_in_torch_func():
+    images, theta = torch.rand(1, 1, 7, 9, dtype=torch.float64), torch.tensor([0.2, -0.3, 2.0], dtype=torch.float64)
+
+    def loss(theta):
+        return lens(theta).image(images).square().sum()
+
+    leaf = theta.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(loss(leaf), leaf)
+    torch.testing.assert_close(torch.func.vmap(loss)(theta), torch.stack([loss(one) for one in theta]))
+    torch.testing.assert_close(torch.func.grad(loss)(theta), expected)
+    torch.testing.assert_close(torch.func.vmap(torch.func.grad(loss))(theta), expected)
+    points, forward = torch.rand(4, 2, dtype=torch.float64) / 2, torch.ones((), dtype=torch.float64)
+    velocity = torch.func.jvp(lambda t: lens(t).points(points), (0 * forward,), (forward,))[1]
+    torch.testing.assert_close(velocity, et.RADIAL_LENS.vector_field(points))
+
+
 def test_gradients_are_finite_at_the_horizon():
     theta = torch.tensor([1.0, 2.0], requires_grad=True)  # the horizon runs through pixel centres
     images = torch.rand(2, 1, 9, 9, requires_grad=True)

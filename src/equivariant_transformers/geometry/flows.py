@@ -22,19 +22,23 @@ def far(points: Tensor) -> float:
 def follow(flow: Flow, theta: Tensor, points: Tensor) -> Tensor:
     """Return `flow(theta, points)` for `points` `(..., 2)`; theta broadcasts against the points' leading shape.
 
-    A point whose image is not finite is placed at `far` in both coordinates, with zero gradient. Gradients that
-    overflow are zero too. A single such point therefore does not invalidate the image or the gradient of theta.
+    A coordinate that is not finite is placed at plus or minus `far`, with zero gradient. Gradients that overflow are
+    zero too. A single such point therefore does not invalidate the image or the gradient of theta.
 
     >>> blow_up = lambda theta, points: points / (1 - theta[..., None] * points)
     >>> follow(blow_up, torch.tensor(1.0), torch.tensor([[0.5, 0.5], [1.0, 0.5]]))
     tensor([[1.0000e+00, 1.0000e+00],
-            [1.0000e+06, 1.0000e+06]])
+            [1.0000e+06, 1.0000e+00]])
     """
-    if theta.requires_grad or points.requires_grad:  # one theta per point keeps the gradients of the points separate
-        shape = torch.broadcast_shapes(theta.shape, points.shape[:-1])  # type: ignore[no-untyped-call]
-        theta, points = _finite_gradient(theta.expand(shape)), _finite_gradient(points.expand(*shape, 2))
+    # One theta per point, and one point per theta, keep the gradients of the points separate.
+    shape = torch.broadcast_shapes(theta.shape, points.shape[:-1])  # type: ignore[no-untyped-call]
+    if theta.requires_grad:
+        theta = _finite_gradient(theta.expand(shape))
+    if points.requires_grad:
+        points = _finite_gradient(points.expand(*shape, 2))
     moved = flow(theta, points)
-    return torch.where(moved.isfinite().all(-1, keepdim=True), moved, far(moved))
+    limit = far(moved)
+    return moved.nan_to_num(limit, limit, -limit)
 
 
 def _finite_gradient(tensor: Tensor) -> Tensor:
@@ -58,7 +62,3 @@ class _FiniteGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:  # noqa: ARG004
         return gradient.nan_to_num(0.0, 0.0, 0.0)
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Tensor:  # noqa: ARG004
-        return tangent.view_as(tangent)

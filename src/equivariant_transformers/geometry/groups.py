@@ -19,7 +19,7 @@ from torch import Tensor
 
 from equivariant_transformers.geometry import exponential, projective
 from equivariant_transformers.geometry.exponential import Matrix3
-from equivariant_transformers.geometry.flows import Flow, far, follow
+from equivariant_transformers.geometry.flows import Flow, follow
 from equivariant_transformers.text import quote
 
 T = TypeVar("T")
@@ -262,9 +262,7 @@ def _is_number(value: Any) -> bool:
 
 def _radial_lens_flow(theta: Tensor, points: Tensor) -> Tensor:
     remaining = 1 - 2 * theta * points.square().sum(-1)
-    stays = remaining > 0
-    scale = torch.rsqrt(torch.where(stays, remaining, 1.0))
-    return torch.where(stays[..., None], points * scale[..., None], far(points))
+    return points * torch.rsqrt(remaining.clamp_min(1e-30))[..., None]  # very far away if nothing remains
 
 
 _LARGEST = 1e18  # largest entry of a generator; its square is still finite in float32

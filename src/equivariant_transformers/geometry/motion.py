@@ -12,7 +12,7 @@ from equivariant_transformers.geometry.warp import Warp
 
 def group_warp(group: Group, theta: Tensor) -> Warp:
     r"""Return the warp of $T_\theta$ for theta `(B,)` or `()`."""
-    return Warp.flow(group.transform, theta) if group.generator is None else Warp((group.matrix(theta),))
+    return Warp((group.matrix(theta),)) if group.flow is None else Warp.flow(group.flow, theta)
 
 
 def remove_pose(groups: Sequence[Group], pose: Tensor) -> Warp:

@@ -270,10 +270,10 @@ class Warp:
             if isinstance(step, FlowStep):
                 theta = step.theta.reshape(-1, *[1] * (dimensions - 1)) if step.theta.ndim else step.theta
                 points = torch.stack(torch.broadcast_tensors(x, y), -1)  # type: ignore[no-untyped-call]
-                moved = follow(step.flow, theta, points)
-                stays = (moved.abs() < far(moved)).all(-1)
+                moved_x, moved_y = follow(step.flow, theta, points).unbind(-1)
+                stays = torch.maximum(moved_x.abs(), moved_y.abs()) < far(moved_x)
                 visible = visible & stays
-                x, y = torch.where(stays[..., None], moved, points).unbind(-1)
+                x, y = torch.where(stays, moved_x, x), torch.where(stays, moved_y, y)
             else:
                 matrix = step.reshape(-1, *[1] * (dimensions - 1), 3, 3) if step.ndim == 3 else step
                 x, y, w = projective.homogeneous(matrix, x, y)
