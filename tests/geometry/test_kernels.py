@@ -20,11 +20,14 @@ def both(warp_of, images, grid, fill, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [*et.CHARTS])
-@pytest.mark.parametrize(("batch", "matrices"), [(3, (3, 3, 3)), (3, (3, 3)), (1, (1, 3, 3))])
-def test_kernel_and_grid_agree(name, batch, matrices, monkeypatch):
+@pytest.mark.parametrize(
+    ("batch", "matrices", "size"),
+    [(3, (3, 3, 3), (13, 17)), (3, (3, 3), (40, 9)), (1, (1, 3, 3), (15, 15)), (2, (2, 3, 3), (1, 8))],
+)
+def test_kernel_and_grid_agree(name, batch, matrices, size, monkeypatch):
     generator = torch.Generator().manual_seed(0)
     matrix = (torch.eye(3) + 0.4 * torch.randn(matrices, generator=generator)).to(DEVICE)
-    images = torch.rand(batch, 2, 13, 17, generator=generator).to(DEVICE)
+    images = torch.rand(batch, 2, *size, generator=generator).to(DEVICE)
     grid = et.chart(name).replace(size=(24, 20)).grid().to(DEVICE)
     for fill in (0.3, torch.rand(batch, 2, 1, 1, generator=generator).to(DEVICE)):
         (fast, fast_gradient), (slow, slow_gradient) = both(

@@ -12,6 +12,7 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from equivariant_transformers.geometry import projective
+from equivariant_transformers.geometry.frame import extent
 
 _OUTSIDE = 4.0  # coordinate well outside the image
 _FAR = 1e18  # largest coordinate that grid_sample converts to pixels safely; beyond, it may read out of bounds
@@ -48,8 +49,12 @@ def resample(
     padding: str = "zeros",
     fill: float | Tensor = 0.0,
     antialias: bool = False,
+    frame: tuple[float, float] | None = None,
 ) -> Tensor:
-    """Sample `images` `(B, C, H, W)` at points (x, y) of shape `(B or 1, ..., h, w)`, as `(B, C, ..., h, w)`."""
+    """Sample `images` `(B, C, H, W)` at points (x, y) of shape `(B or 1, ..., h, w)`, as `(B, C, ..., h, w)`.
+
+    The images span `frame` (half width, half height); by default the `extent` of their size.
+    """
     if mode not in ("bilinear", "nearest", "bicubic", "sharp_bicubic"):
         raise ValueError(f"unknown mode {mode!r}; the modes are bilinear, nearest, bicubic and sharp_bicubic")
     if padding not in ("zeros", "border", "reflection"):
@@ -57,7 +62,9 @@ def resample(
     filled = isinstance(fill, Tensor) or fill != 0
     if filled and padding != "zeros":
         raise ValueError(f"a fill value needs padding='zeros', got padding={padding!r}; change one of the two")
-    x, y = (place.nan_to_num(_OUTSIDE).clamp(-_FAR, _FAR) for place in (torch.where(visible, x, _OUTSIDE), y))
+    ends = extent((images.shape[-2], images.shape[-1])) if frame is None else frame
+    places = (torch.where(visible, x, _OUTSIDE), y)
+    x, y = (_stretched(place, end) for place, end in zip(places, ends, strict=True))
     grid = torch.stack(torch.broadcast_tensors(x, y), -1)  # type: ignore[no-untyped-call]
     shape = grid.shape[1:-1]
     pictures, warps = images.shape[0], grid.shape[0]
@@ -71,11 +78,11 @@ def resample(
     if antialias:
         source = _blurred(source, padding)
     source = source.expand(batch, -1, -1, -1)
-    places = grid.flatten(1, -3).expand(batch, -1, -1, -1)
+    flat = grid.flatten(1, -3).expand(batch, -1, -1, -1)
     if mode == "sharp_bicubic":
-        sampled = _sharp_bicubic(source, places, padding)
+        sampled = _sharp_bicubic(source, flat, padding)
     else:
-        sampled = F.grid_sample(source, places, mode=mode, padding_mode=padding, align_corners=True)
+        sampled = F.grid_sample(source, flat, mode=mode, padding_mode=padding, align_corners=True)
     sampled = sampled.reshape(batch, levels, images.shape[1], *shape)
     if antialias:
         weights = _level_weights(grid, images.shape[-2:])  # (B or 1, levels, ..., h, w)
@@ -86,6 +93,12 @@ def resample(
     if filled:
         result = result + fill
     return result.to(images.dtype)
+
+
+def _stretched(place: Tensor, end: float) -> Tensor:
+    """Convert coordinates of which the image spans [-end, end] to those of `grid_sample`, where it spans [-1, 1]."""
+    scaled = place if end == 1 else place / end
+    return scaled.nan_to_num(_OUTSIDE).clamp(-_FAR, _FAR)
 
 
 def _sharp_bicubic(images: Tensor, grid: Tensor, padding: str) -> Tensor:
@@ -175,11 +188,12 @@ def smooth(images: Tensor, level: int, padding: str = "border") -> Tensor:
 
 
 def smooth_for(images: Tensor, grid: Tensor) -> Tensor:
-    """Smooth `images` `(B, C, H, W)` to the resolution of a `grid` `(..., h, w, 2)` over their frame.
+    """Smooth `images` `(B, C, H, W)` to the resolution of a `grid` `(..., h, w, 2)` over [-1, 1] x [-1, 1].
 
-    The smoothing is uniform, because a filter that follows the spacing of the grid does not move with the content.
+    The smoothing is the same everywhere and in all directions, because a filter that follows the spacing of the grid
+    does not move with the content.
     """
-    finer = max(images.shape[-2] / grid.shape[-3], images.shape[-1] / grid.shape[-2], 1.0)
+    finer = max(max(images.shape[-2:]) / min(grid.shape[-3:-1]), 1.0)
     for level in range(1, 1 + math.floor(math.log2(finer))):
         images = smooth(images, level)
     return images
@@ -218,20 +232,6 @@ def border_mean(images: Tensor) -> Tensor:
 def outside(images: Tensor, fill: float | None) -> float | Tensor:
     """Return the fill value of `images`: `fill`, or the border mean of each image if `fill` is None."""
     return border_mean(images) if fill is None else fill
-
-
-def pixel_centres(
-    size: tuple[int, int], dtype: torch.dtype, device: torch.device | str | None
-) -> tuple[Tensor, Tensor]:
-    """Return the coordinates x `(1, 1, W)` and y `(1, H, 1)` of the pixel centres of an image of `size` (H, W)."""
-    height, width = size
-    return _centres(width, dtype, device)[None, None, :], _centres(height, dtype, device)[None, :, None]
-
-
-def _centres(count: int, dtype: torch.dtype, device: torch.device | str | None) -> Tensor:
-    if count == 1:
-        return torch.zeros(1, dtype=dtype, device=device)
-    return torch.linspace(-1, 1, count, dtype=dtype, device=device)
 
 
 def check_images(images: Tensor) -> None:

@@ -1,25 +1,31 @@
 """Lazy maps of the plane.
 
-The image spans [-1, 1] x [-1, 1], with x to the right, y down, and the centres of the corner pixels at the corners. A
-warp maps points of the *output* frame to points of the *input* frame: `warp.image(images)` composes the images with
-the warp, and `warp.points(points)` maps points found in the output back to the input.
+A warp maps points of the *output* frame to points of the *input* frame: `warp.image(images)` composes the images with
+the warp, and `warp.points(points)` maps points found in the output back to the input. Points are in the coordinates of
+`geometry.frame`: x to the right, y down, the same unit in both directions, and [-1, 1] along the longer side.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
 from equivariant_transformers.geometry import kernels, projective
+from equivariant_transformers.geometry.checks import (
+    as_geometry,
+    check_dense,
+    check_invertible,
+    check_points,
+    checked_size,
+)
 from equivariant_transformers.geometry.flows import Flow, far, follow
-from equivariant_transformers.geometry.resampling import Sampling, check_images, pixel_centres, resample
+from equivariant_transformers.geometry.frame import Size, extent, from_pixels, pixel_centres, same_frame, to_pixels
+from equivariant_transformers.geometry.resampling import Sampling, check_images, resample
 from equivariant_transformers.text import quote
 
-_MOST_PIXELS = 2**30
 _SMALL = 1e-18  # a matrix is divided by its largest entry if this entry lies outside [_SMALL, 1 / _SMALL]
 
 
@@ -67,9 +73,9 @@ class Warp:
         if not isinstance(matrix, Tensor) or matrix.shape[-2:] != (3, 3) or matrix.ndim not in (2, 3):
             given = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
             raise ValueError(f"a projective warp takes matrices of shape (B, 3, 3) or (3, 3), got {given}")
-        matrix = _geometry(matrix)
+        matrix = as_geometry(matrix)
         if projective.can_inspect(matrix) and not matrix.is_meta:
-            _check_invertible(matrix.detach())
+            check_invertible(matrix.detach())
         return Warp((_without_extremes(matrix),))
 
     @staticmethod
@@ -82,7 +88,7 @@ class Warp:
         theta = torch.as_tensor(theta)
         if theta.ndim > 1:
             raise ValueError(f"theta of a flow has shape (B,) or (), got {tuple(theta.shape)}")
-        return Warp((FlowStep(flow, _geometry(theta)),))
+        return Warp((FlowStep(flow, as_geometry(theta)),))
 
     @property
     def matrix(self) -> Tensor:
@@ -114,12 +120,16 @@ class Warp:
         undone = [projective.inverse(step) if isinstance(step, Tensor) else step.inverse() for step in self.steps]
         return Warp(tuple(reversed(undone)))
 
-    def points(self, points: Tensor) -> Tensor:
+    def points(self, points: Tensor, *, size: Size | None = None) -> Tensor:
         """Map `points` `(B, ..., 2)` of the output frame to points of the input frame.
 
-        The result is undefined for points that are not `visible`.
+        With the `size` (H, W) of the images, points are in pixels: pixel centres are at whole numbers, and (0, 0) is
+        the centre of the first pixel. The result is undefined for points that are not `visible`.
         """
         self._check_points(points, 2)
+        if size is not None:
+            size = checked_size(size)
+            return to_pixels(self.points(from_pixels(points, size)), size)
         x, y, _ = self._map(*points.unbind(-1))
         return torch.stack((x, y), -1)
 
@@ -132,12 +142,28 @@ class Warp:
         visible = self._map(*points.unbind(-1))[2]
         return visible.expand(torch.broadcast_shapes(visible.shape, points.shape[:-1]))  # type: ignore[no-untyped-call]
 
-    def boxes(self, boxes: Tensor) -> Tensor:
+    def inside(self, points: Tensor, size: Size) -> Tensor:
+        """Return a mask `(B or 1, ...)` of the `points` `(..., 2)` that map inside images of `size` (H, W).
+
+        `points` of the output frame are the same for every image, as those of `Chart.grid`. A point that is not
+        `visible` is not inside.
+        """
+        check_points(points, 2)
+        x, y, visible = self._map(*points.to(torch.promote_types(points.dtype, self._dtype()))[None].unbind(-1))
+        limit = 1 + 16 * torch.finfo(x.dtype).eps
+        right, bottom = extent(checked_size(size))
+        return visible & (x.abs() <= limit * right) & (y.abs() <= limit * bottom)
+
+    def boxes(self, boxes: Tensor, *, size: Size | None = None) -> Tensor:
         """Return the axis-aligned hulls in the input frame of `boxes` `(B, ..., 4)` as (left, top, right, bottom).
 
-        The hull of a box that reaches the horizon is the whole plane: (-inf, -inf, inf, inf).
+        With the `size` (H, W) of the images, boxes are in pixels, as in `points`. The hull of a box that reaches the
+        horizon is the whole plane: (-inf, -inf, inf, inf).
         """
         self._check_points(boxes, 4)
+        if size is not None:
+            size = checked_size(size)
+            return to_pixels(self.boxes(from_pixels(boxes, size)), size)
         left, top, right, bottom = boxes[..., None].unbind(-2)
         # A matrix keeps edges straight, so the corners suffice. A flow bends the edges.
         pieces = 16 if any(isinstance(step, FlowStep) for step in self.steps) else 1
@@ -155,26 +181,25 @@ class Warp:
         self,
         images: Tensor,
         *,
-        size: tuple[int, int] | None = None,
+        size: Size | None = None,
         **sampling: Unpack[Sampling],
     ) -> Tensor:
         """Resample `images` `(B, C, H, W)` by the warp to `(B, C, *size)`; `size` defaults to the size of the images.
 
+        The result shows the frame of a picture of `size`. A change of the aspect ratio therefore crops or adds fill
+        and never stretches. Images whose aspect ratio agrees with `size` up to rounding are taken to cover the same
+        frame at another resolution.
+
         A batch of one image is broadcast to the batch of the warp. See `Sampling` for the options. The identity returns
         `images` bit for bit.
         """
-        _check_dense(images, "images")
+        check_dense(images, "images")
         check_images(images)
-        size = (images.shape[-2], images.shape[-1]) if size is None else _checked_size(size)
-        x, y = pixel_centres(size, self._dtype(images), images.device)
-        source_x, source_y, visible = self._map(x, y)
-        result = resample(images, source_x, source_y, visible, **sampling)
-        if size != images.shape[-2:]:
-            return result
-        # A pixel that maps exactly to itself keeps its exact value, with the gradient of the interpolation.
-        fixed = (visible & (source_x == x) & (source_y == y))[:, None]
-        exact = images.detach() + (result - result.detach()) if result.requires_grad else images
-        return torch.where(fixed, exact, result)
+        own = (images.shape[-2], images.shape[-1])
+        if size is None:
+            return self._picture(images, own, extent(own), **sampling)
+        size = checked_size(size)
+        return self._picture(images, size, extent(size if same_frame(size, own) else own), **sampling)
 
     def sample(
         self,
@@ -186,9 +211,9 @@ class Warp:
 
         With the points of `Chart.grid` the result is the warped image in the chart, with the sheets on the third axis.
         """
-        _check_dense(images, "images")
+        check_dense(images, "images")
         check_images(images)
-        _check_points(points, 2)
+        check_points(points, 2)
         if points.ndim < 3:
             raise ValueError(f"sample needs points of shape (..., h, w, 2), got {tuple(points.shape)}")
         matrix = self._matrix_for_kernel(images, points) if sampling.keys() <= {"fill"} else None
@@ -197,34 +222,46 @@ class Warp:
         x, y, visible = self._map(*points.to(self._dtype(images))[None].unbind(-1))
         return resample(images, x, y, visible, **sampling)
 
-    def mask(self, masks: Tensor, *, size: tuple[int, int] | None = None) -> Tensor:
+    def mask(self, masks: Tensor, *, size: Size | None = None) -> Tensor:
         """Resample label maps `(B, C, H, W)` of any dtype by the warp, with nearest neighbour and 0 outside.
 
         Labels up to 2**53 are exact.
         """
-        _check_dense(masks, "masks")
-        exact = torch.float64 if masks.dtype.itemsize >= 4 else torch.float32
-        values = masks if masks.is_floating_point() else masks.to(exact)
-        return self.image(values, size=size, mode="nearest").to(masks.dtype)
+        check_dense(masks, "masks")
+        return self.image(_as_numbers(masks), size=size, mode="nearest").to(masks.dtype)
 
-    def valid(self, size: tuple[int, int], device: torch.device | str | None = None) -> Tensor:
+    def valid(self, size: Size, device: torch.device | str | None = None) -> Tensor:
         """Return a mask `(B, 1, *size)` of the output pixels inside the input image and in front of the horizon."""
-        x, y, visible = self._map(*pixel_centres(_checked_size(size), self._dtype(), device or self._device()))
-        limit = 1 + 16 * torch.finfo(x.dtype).eps
-        return (visible & (x.abs() <= limit) & (y.abs() <= limit))[:, None]
+        size = checked_size(size)
+        centres = torch.broadcast_tensors(*pixel_centres(size, self._dtype(), device or self._device()))  # type: ignore[no-untyped-call]
+        return self.inside(torch.stack(centres, -1)[0], size)[:, None]
 
-    def restore(
-        self, prediction: Tensor, *, size: tuple[int, int] | None = None, **sampling: Unpack[Sampling]
-    ) -> Tensor:
+    def restore(self, prediction: Tensor, *, size: Size | None = None, **sampling: Unpack[Sampling]) -> Tensor:
         """Map a dense `prediction` `(B, C, h, w)` in the output frame back to the input frame, as `(B, C, *size)`.
 
-        Integer and boolean predictions are label maps and use nearest-neighbour interpolation.
+        `size` is the size of the input, and by default that of the prediction. A prediction of any resolution covers
+        the frame of a picture of `size`. Integer and boolean predictions are label maps and use nearest-neighbour
+        interpolation.
         """
-        _check_dense(prediction, "predictions")
-        back = self.inverse()
+        check_dense(prediction, "predictions")
         if not prediction.is_floating_point():
-            return back.mask(prediction, size=size)
-        return back.image(prediction, size=size, **sampling)
+            sampling = {"mode": "nearest"}
+        numbers = _as_numbers(prediction)
+        check_images(numbers)
+        size = (prediction.shape[-2], prediction.shape[-1]) if size is None else checked_size(size)
+        return self.inverse()._picture(numbers, size, extent(size), **sampling).to(prediction.dtype)
+
+    def _picture(self, images: Tensor, size: Size, frame: tuple[float, float], **sampling: Unpack[Sampling]) -> Tensor:
+        """Resample `images` that span `frame` to a picture of `size`."""
+        x, y = pixel_centres(size, self._dtype(images), images.device)
+        source_x, source_y, visible = self._map(x, y)
+        result = resample(images, source_x, source_y, visible, frame=frame, **sampling)
+        if size != images.shape[-2:]:
+            return result
+        # A pixel that maps exactly to itself keeps its exact value, with the gradient of the interpolation.
+        fixed = (visible & (source_x == x) & (source_y == y))[:, None]
+        exact = images.detach() + (result - result.detach()) if result.requires_grad else images
+        return torch.where(fixed, exact, result)
 
     def _matrix_for_kernel(self, images: Tensor, points: Tensor) -> Tensor | None:
         """Return the matrix for the GPU kernel of `sample`; None for flows or images that require gradients."""
@@ -250,7 +287,7 @@ class Warp:
 
     def _check_points(self, points: Tensor, columns: int) -> None:
         """Raise an error unless `points` `(B, ..., columns)` fit the batch of the warp."""
-        _check_points(points, columns)
+        check_points(points, columns)
         sets = points.shape[0] if points.ndim > 1 else 1
         for step in self.steps:
             warps = _batch(step)
@@ -284,6 +321,13 @@ class Warp:
         return x, y, visible
 
 
+def _as_numbers(labels: Tensor) -> Tensor:
+    """Return label maps as floating-point numbers; labels up to 2**53 are exact."""
+    if labels.is_floating_point():
+        return labels
+    return labels.to(torch.float64 if labels.dtype.itemsize >= 4 else torch.float32)
+
+
 def _sample_in_one_kernel(images: Tensor, matrix: Tensor, points: Tensor, fill: float | Tensor) -> Tensor:
     from equivariant_transformers.geometry.kernels import sampling
 
@@ -297,43 +341,6 @@ def _sample_in_one_kernel(images: Tensor, matrix: Tensor, points: Tensor, fill: 
         fill.to(images.dtype).expand(batch, channels, 1, 1).reshape(batch, channels).contiguous(),
     )
     return sampled.reshape(batch, channels, *points.shape[:-1])
-
-
-def _check_dense(tensor: Any, what: str) -> None:
-    """Raise a TypeError unless `tensor` is a dense tensor of real numbers."""
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{what} must be a torch.Tensor, got {type(tensor).__name__}; convert with torch.as_tensor")
-    if tensor.layout != torch.strided:
-        raise TypeError(f"{what} must be dense, got a tensor of layout {tensor.layout}; convert with .to_dense()")
-    if tensor.is_complex():
-        raise TypeError(f"{what} must be real numbers, got {tensor.dtype}; use the real and the imaginary part")
-
-
-def _check_points(points: Any, columns: int) -> None:
-    what, names = ("boxes", "left, top, right, bottom") if columns == 4 else ("points", "x, y")
-    _check_dense(points, what)
-    if points.ndim == 0 or points.shape[-1] != columns:
-        raise ValueError(f"{what} have shape (B, ..., {columns}), as ({names}), got {tuple(points.shape)}")
-    if not points.is_floating_point():
-        raise TypeError(f"{what} must be floating point, got {points.dtype}; convert with .float()")
-
-
-def _checked_size(size: Any) -> tuple[int, int]:
-    """Return `size` as a tuple (height, width); raise a ValueError if it is not a valid size."""
-    try:
-        height, width = (count.__index__() for count in size)
-    except (AttributeError, TypeError, ValueError, RuntimeError):
-        raise ValueError(f"a size is (height, width), two whole numbers, got {quote(size)}") from None
-    if height < 0 or width < 0 or height * width > _MOST_PIXELS:
-        raise ValueError(f"a size is (height, width), neither below 0, of at most 2**30 pixels, got {quote(size)}")
-    return height, width
-
-
-def _geometry(tensor: Tensor) -> Tensor:
-    _check_dense(tensor, "matrices and theta")
-    if not tensor.is_floating_point() or tensor.dtype.itemsize == 1:
-        raise TypeError(f"a warp needs floating-point numbers, got {tensor.dtype}; convert with .float()")
-    return projective.at_least_float32(tensor)
 
 
 def _batch(step: Tensor | FlowStep) -> int:
@@ -354,19 +361,3 @@ def _without_extremes(matrix: Tensor) -> Tensor:
     size = matrix.detach().abs().amax((-2, -1), keepdim=True)
     extreme = (size > 1 / _SMALL) | (size < _SMALL)
     return torch.where(extreme, matrix / size, matrix)
-
-
-def _check_invertible(matrix: Tensor) -> None:
-    finite = matrix.isfinite().flatten(-2).all(-1)
-    scaled = matrix / matrix.abs().amax((-2, -1), keepdim=True)
-    volume = torch.linalg.vector_norm(scaled, dim=-1).prod(-1)
-    singular = ~(projective.determinant(scaled).abs() > 8 * torch.finfo(matrix.dtype).eps * volume)
-    for problem, where in (
-        ("NaN or infinite entries", ~finite),
-        ("a zero determinant, so it cannot be inverted", singular),
-    ):
-        if where.any():
-            index = where.nonzero()[0].tolist()
-            raise ValueError(
-                f"warp matrix{f' {index[0]}' if index else ''} has {problem}: {matrix[tuple(index)].tolist()}"
-            )

@@ -11,13 +11,22 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from equivariant_transformers.geometry.frame import extent
 from equivariant_transformers.geometry.kernels import on_device
 
 _BLOCK = 1024  # points per program
 
 
 @triton.jit
-def _place(matrix, x, y, height: tl.constexpr, width: tl.constexpr):
+def _place(
+    matrix,
+    x,
+    y,
+    height: tl.constexpr,
+    width: tl.constexpr,
+    scale_x: tl.constexpr,
+    scale_y: tl.constexpr,
+):
     """Return the input pixel positions of output points (x, y), and the intermediate values of the backward pass."""
     m0, m1, m2 = tl.load(matrix), tl.load(matrix + 1), tl.load(matrix + 2)
     m3, m4, m5 = tl.load(matrix + 3), tl.load(matrix + 4), tl.load(matrix + 5)
@@ -27,8 +36,8 @@ def _place(matrix, x, y, height: tl.constexpr, width: tl.constexpr):
     w = tl.where(visible, w, 1.0)
     u = (m0 * x + (m1 * y + m2)) / w
     v = (m3 * x + (m4 * y + m5)) / w
-    column = tl.where(visible, (u + 1) * (0.5 * (width - 1)), -4.0)
-    row = tl.where(visible, (v + 1) * (0.5 * (height - 1)), -4.0)
+    column = tl.where(visible, (u * scale_x + 1) * (0.5 * (width - 1)), -4.0)
+    row = tl.where(visible, (v * scale_y + 1) * (0.5 * (height - 1)), -4.0)
     # The bounds keep the conversion to integers defined; pixels this far outside are not read.
     column = tl.minimum(tl.maximum(column, -4.0), width + 4.0)
     row = tl.minimum(tl.maximum(row, -4.0), height + 4.0)
@@ -53,6 +62,8 @@ def _forward(
     channels: tl.constexpr,
     height: tl.constexpr,
     width: tl.constexpr,
+    scale_x: tl.constexpr,
+    scale_y: tl.constexpr,
     block: tl.constexpr,
 ):
     batch = tl.program_id(0)
@@ -60,7 +71,7 @@ def _forward(
     inside = place < count
     x = tl.load(points + 2 * place, mask=inside, other=0.0)
     y = tl.load(points + 2 * place + 1, mask=inside, other=0.0)
-    column, row, _u, _v, _w, _visible = _place(matrices + 9 * batch, x, y, height, width)
+    column, row, _u, _v, _w, _visible = _place(matrices + 9 * batch, x, y, height, width, scale_x, scale_y)
     left, top = tl.floor(column), tl.floor(row)
     across, down = column - left, row - top
     i, j = top.to(tl.int32), left.to(tl.int32)
@@ -88,6 +99,8 @@ def _backward(
     channels: tl.constexpr,
     height: tl.constexpr,
     width: tl.constexpr,
+    scale_x: tl.constexpr,
+    scale_y: tl.constexpr,
     block: tl.constexpr,
 ):
     batch = tl.program_id(0)
@@ -95,7 +108,7 @@ def _backward(
     inside = place < count
     x = tl.load(points + 2 * place, mask=inside, other=0.0)
     y = tl.load(points + 2 * place + 1, mask=inside, other=0.0)
-    column, row, u, v, w, visible = _place(matrices + 9 * batch, x, y, height, width)
+    column, row, u, v, w, visible = _place(matrices + 9 * batch, x, y, height, width, scale_x, scale_y)
     left, top = tl.floor(column), tl.floor(row)
     across, down = column - left, row - top
     i, j = top.to(tl.int32), left.to(tl.int32)
@@ -113,8 +126,8 @@ def _backward(
         along_column += g * ((b - a) + down * ((d - c) - (b - a)))
         along_row += g * ((c - a) + across * ((d - b) - (c - a)))
     seen = inside & visible
-    du = tl.where(seen, along_column * (0.5 * (width - 1)) / w, 0.0)
-    dv = tl.where(seen, along_row * (0.5 * (height - 1)) / w, 0.0)
+    du = tl.where(seen, along_column * (0.5 * (width - 1)) * scale_x / w, 0.0)
+    dv = tl.where(seen, along_row * (0.5 * (height - 1)) * scale_y / w, 0.0)
     dw = -(du * u + dv * v)
     out = sums + batch * 9 * tl.num_programs(1) + tl.program_id(1)
     tl.store(out, tl.sum(du * x))
@@ -128,6 +141,12 @@ def _backward(
     tl.store(out + 8 * tl.num_programs(1), tl.sum(dw))
 
 
+def _scales(images: Tensor) -> tuple[float, float]:
+    """Return the factors that map the coordinates x and y of `images` to [-1, 1]; exactly 1 for a square."""
+    half_width, half_height = extent((images.shape[-2], images.shape[-1]))
+    return 1 / half_width, 1 / half_height
+
+
 @torch.library.custom_op("equivariant_transformers::sample", mutates_args=())
 def sample(images: Tensor, matrices: Tensor, points: Tensor, fill: Tensor) -> Tensor:
     """Sample `images` `(B, C, H, W)` bilinearly at `points` `(P, 2)` moved by `matrices` `(B, 3, 3)`, as `(B, C, P)`.
@@ -139,7 +158,9 @@ def sample(images: Tensor, matrices: Tensor, points: Tensor, fill: Tensor) -> Te
     result = images.new_empty(batch, channels, count)
     programs = (batch, triton.cdiv(count, _BLOCK))
     with on_device(images):
-        _forward[programs](images, matrices, points, fill, result, count, channels, height, width, _BLOCK)
+        _forward[programs](
+            images, matrices, points, fill, result, count, channels, height, width, *_scales(images), _BLOCK
+        )
     return result
 
 
@@ -156,7 +177,9 @@ def sample_backward(images: Tensor, matrices: Tensor, points: Tensor, fill: Tens
     programs = (batch, triton.cdiv(count, _BLOCK))
     sums = images.new_empty(batch, 9, programs[1])
     with on_device(images):
-        _backward[programs](images, matrices, points, fill, gradient, sums, count, channels, height, width, _BLOCK)
+        _backward[programs](
+            images, matrices, points, fill, gradient, sums, count, channels, height, width, *_scales(images), _BLOCK
+        )
     return sums
 
 
