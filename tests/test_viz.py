@@ -31,6 +31,13 @@ def test_any_name_can_be_drawn(name):
         figure.savefig(io.BytesIO(), format="png", dpi=20)  # warnings are errors
 
 
+@pytest.mark.parametrize(("size", "extent"), [((9, 9), [-1, 1, 1, -1]), ((5, 9), [-1, 1, 0.5, -0.5])])
+def test_a_picture_is_drawn_over_its_frame(size, extent):
+    axes = Figure().subplots()
+    viz.show(torch.rand(1, *size), axes)
+    assert axes.images[0].get_extent() == extent
+
+
 def test_a_dollar_is_a_dollar():
     plot = Figure()
     result = et.SelfConsistency(("$a_b$",), torch.linspace(0, 1, 3), torch.rand(1, 3, 2))

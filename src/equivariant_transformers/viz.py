@@ -10,6 +10,7 @@ from torch import Tensor
 from equivariant_transformers.arguments import whole_number
 from equivariant_transformers.audit.results import SelfConsistency
 from equivariant_transformers.geometry.charts import Chart
+from equivariant_transformers.geometry.frame import extent
 from equivariant_transformers.geometry.warp import Warp
 from equivariant_transformers.nn.canonicalizer import Canonicalized
 
@@ -22,7 +23,7 @@ INVARIANT_COLOUR = "#2e86ab"
 
 
 def coordinate_lines(chart: Chart, axes: Axes, *, lines: int = 15, samples: int = 400) -> None:
-    """Draw the lines of equal first (red) and equal second coordinate (blue) of `chart` over the image square."""
+    """Draw the lines of equal first (red) and equal second coordinate (blue) of `chart` over a square image."""
     for size, colour in (((samples, lines), POSE_COLOUR), ((lines, samples), INVARIANT_COLOUR)):
         curves = chart.replace(size=size).grid()  # (sheets, height, width, 2)
         if size == (samples, lines):
@@ -47,8 +48,9 @@ def in_chart(chart: Chart, image: Tensor, axes: Axes, **style: Any) -> None:
 
 
 def show(image: Tensor, axes: Axes, title: str = "") -> None:
-    """Draw an image `(C, H, W)` over the square [-1, 1] x [-1, 1]."""
-    axes.imshow(_to_picture(image), extent=(-1, 1, 1, -1), cmap="gray", vmin=0, vmax=1)
+    """Draw an image `(C, H, W)` over its frame: the longer side spans [-1, 1]."""
+    right, bottom = extent((image.shape[-2], image.shape[-1]))
+    axes.imshow(_to_picture(image), extent=(-right, right, bottom, -bottom), cmap="gray", vmin=0, vmax=1)
     axes.set(xticks=(), yticks=(), title=_drawable(title))
 
 

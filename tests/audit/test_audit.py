@@ -440,3 +440,23 @@ def test_a_plot_has_a_line_an_image_the_median_and_the_diagonal():
     assert diagonal.get_xdata().tolist() == diagonal.get_ydata().tolist() == sorted(result.theta.tolist())
     assert abs(median.get_ydata() - median.get_xdata()).max() < 1e-4
     assert axes.get_title() == "x translation: slope 1.000"
+
+
+@pytest.mark.parametrize("name", ["x_translation", "y_translation"])
+@pytest.mark.parametrize(("images", "size"), [((24, 40), None), ((96, 160), (24, 40)), ((40, 24), None)])
+def test_pictures_of_any_shape_are_rendered_in_the_frame_of_the_test_images(name, images, size):
+    """A translation by some pixels' worth of the plane moves the test images by whole pixels."""
+    y, x = (torch.linspace(-1, 1, count) for count in images)
+    picture = (torch.cos(4 * x) * torch.sin(3 * y[:, None]))[None, None]
+    height, width = size or images
+    unit, seen = 2 / (max(height, width) - 1), []
+
+    def record(rendered):
+        seen.append(rendered)
+        return rendered.flatten(1)
+
+    et.invariance(record, picture, torch.tensor([3 * unit, -2 * unit]), group=name, size=size)
+    axis = -1 if name == "x_translation" else -2
+    for moved, pixels in zip(seen[1:], (3, -2), strict=True):
+        inner = (slice(None), slice(None), slice(6, -6), slice(6, -6))
+        torch.testing.assert_close(moved[inner], seen[0].roll(-pixels, axis)[inner], rtol=0, atol=1e-4)

@@ -50,6 +50,16 @@ def test_poses_follow_at_every_image_size(name, size):
     et.assert_equivariant(random_layer(name, 0), PICTURES, THETA[name], size=size, slope=0.06, median=0.03, rms=0.08)
 
 
+@pytest.mark.parametrize("name", ["rotation", "hyperbolic_rotation", "x_shear", "y_scale", "log_polar"])
+def test_poses_do_not_change_when_an_empty_border_is_cropped(name):
+    """A square without its upper and lower rows, or without its outer columns, has the coordinates of the square."""
+    layer = random_layer(name, 0)
+    turned = et.Warp.projective(et.group("rotation").matrix(0.7)).image(PICTURES)
+    expected = layer(turned).pose
+    for cropped in (turned[:, :, 64:-64], turned[..., 64:-64]):
+        torch.testing.assert_close(layer(cropped).pose, expected, rtol=0, atol=1e-3)
+
+
 @pytest.mark.parametrize("name", ["rotation", "x_shear", "x_scale", "x_translation"])
 def test_a_constant_background_changes_nothing(name):
     layer = random_layer(name, 1)

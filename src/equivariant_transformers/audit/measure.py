@@ -43,7 +43,8 @@ class Rendering(TypedDict, total=False):
 
     size: tuple[int, int] | None
     """Size (height, width) of the test images, which are sampled from larger `images`. By default, test images have the
-    size of `images` and are sampled from a four-fold bicubic enlargement."""
+    size of `images` and are sampled from a four-fold bicubic enlargement. Another aspect ratio crops the images or
+    adds fill, as in `Warp.image`."""
     fill: float | None
     """Fill value outside the images. The default is the `fill` of the layer, else the mean of each image's border."""
     batch_size: int

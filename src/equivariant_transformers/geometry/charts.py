@@ -226,7 +226,7 @@ class Chart:
         return inside
 
     def coverage(self, samples: int = 512) -> float:
-        """Return the fraction of the image [-1, 1] x [-1, 1] that the chart's ranges cover.
+        """Return the fraction of a square image, [-1, 1] x [-1, 1], that the chart's ranges cover.
 
         >>> import equivariant_transformers as et
         >>> round(et.chart("x_shear").coverage(), 2)

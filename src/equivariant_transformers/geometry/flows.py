@@ -14,7 +14,7 @@ Flow = Callable[[Tensor, Tensor], Tensor]
 def far(points: Tensor) -> float:
     """Return the coordinate of points that a flow moves out of the plane, representable in the dtype of `points`.
 
-    The coordinate is a million half widths of the image. No point of a flow at this distance is visible.
+    The coordinate is half the longer side of the image times a million. No point of a flow at this distance is visible.
     """
     return min(1e6, torch.finfo(points.dtype).max)
 

@@ -136,7 +136,7 @@ class Warp:
     def visible(self, points: Tensor) -> Tensor:
         """Return a mask `(B, ...)` of the `points` `(B, ..., 2)` that lie in front of the horizon.
 
-        A point that a flow moves out of the plane, or further than a million half widths of the image, is not visible.
+        A point that a flow moves out of the plane, or to a coordinate of a million or more, is not visible.
         """
         self._check_points(points, 2)
         visible = self._map(*points.unbind(-1))[2]

@@ -5,6 +5,7 @@ The grids and predictors differ from those of the library:
 - u runs along the width and v along the height. Both ends of a periodic axis are sampled.
 - Sheets are stacked along the v axis. For hyperbolic rotation, this is the pose axis.
 - The pose of y-scale is read from the x-scale chart.
+- An image of any shape spans [-1, 1] x [-1, 1], so the unit of its shorter side is smaller.
 - Padding is 0. Points behind the horizon are sampled like other points.
 - A predicted value is the position of the content. It is applied to the sampling points unchanged.
 """
@@ -23,6 +24,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from equivariant_transformers.geometry.frame import extent
 from equivariant_transformers.geometry.groups import GROUPS, Group, lookup
 from equivariant_transformers.geometry.warp import Warp
 from equivariant_transformers.models.resnet import resnet10, resnet18, resnet34
@@ -180,9 +182,14 @@ class _Stack(nn.Module):
         self.transformers = nn.ModuleList(transformers)
 
     def forward(self, images: Tensor, size: tuple[int, int] | None = None) -> Warp:
-        """Return the warp that removes the pose of images `(B, C, H, W)`, which are sampled on grids of `size`."""
-        size = size or (images.shape[-2], images.shape[-1])
-        warp = Warp.identity()
+        """Return the warp that removes the pose of images `(B, C, H, W)`, which are sampled on grids of `size`.
+
+        The warp maps points of [-1, 1] x [-1, 1] to points of the frame of the images.
+        """
+        shape = (images.shape[-2], images.shape[-1])
+        size, frame = size or shape, extent(shape)
+        square = frame == (1, 1)
+        warp = Warp.identity() if square else Warp.projective(torch.tensor([*frame, 1.0], device=images.device).diag())
         for transformer in self.transformers:
             warp = transformer(images, warp, size)
         return warp
