@@ -13,7 +13,7 @@ from equivariant_transformers import viz
 
 
 def test_every_pass_of_every_layer_has_its_row():
-    stack = et.Canonicalizer(["x_shear", "rotation", "x_shear"], channels=4, iterations=2)
+    stack = et.Canonicalizer(["x_shear", "rotation", "x_shear"], channels=4, iterations=2, predictor="consistent")
     figure = viz.layers(et.Canonicalized(nn.Identity(), stack, chart="log_polar").eval(), glyphs(32)[:1])
     titles = [axes.get_ylabel().split("\n")[0] for axes in figure.axes]
     assert titles == ["input", *["x shear", "rotation", "x shear"] * 2, "what the"]

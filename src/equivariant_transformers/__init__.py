@@ -23,6 +23,7 @@ from equivariant_transformers.nn import (
     Canonicalizer,
     EquivariantTransformer,
     SpatialTransformer,
+    alignment_loss,
 )
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ __all__ = [
     "SelfConsistency",
     "SpatialTransformer",
     "Warp",
+    "alignment_loss",
     "assert_equivariant",
     "chart",
     "data",

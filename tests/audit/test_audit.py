@@ -173,7 +173,7 @@ def test_layers_know_their_groups():
 
 
 def test_a_stack_and_a_model_around_it():
-    canonicalizer = et.Canonicalizer([layer_reading(x_pose), "rotation"], iterations=2)
+    canonicalizer = et.Canonicalizer([layer_reading(x_pose), "rotation"], iterations=2, predictor="consistent")
     images = blobs([(0.1, 0), (-0.1, 0.2)])
     result = audit.self_consistency(canonicalizer, images, (-0.3, 0.3))
     assert result.names == ("x_translation", "rotation")
@@ -249,7 +249,7 @@ def test_an_enlargement_keeps_what_the_image_shows():
 @pytest.mark.parametrize(("given", "expected"), [(None, 0.3), (0.6, 0.6)])
 def test_outside_the_images_is_the_background(given, expected):
     layer = layer_reading(x_pose, fill=0.3)
-    for model in (layer, et.Canonicalizer([layer]), et.Canonicalized(nn.Flatten(), layer)):
+    for model in (layer, et.Canonicalizer([layer], predictor="consistent"), et.Canonicalized(nn.Flatten(), layer)):
         seen = []
         model.register_forward_pre_hook(lambda _, inputs, seen=seen: seen.append(inputs[0]))
         audit.invariance(model, waves(), torch.tensor([0.5, 1.0]), group="x_translation", fill=given)

@@ -149,7 +149,11 @@ def test_other_images_are_refused(fuzz):
 
 def test_images_without_a_pose_are_refused(fuzz):
     def check(random):
-        network = layer(random, 2) if random.random() < 0.5 else et.Canonicalizer([layer(random, 2)], 2)
+        network = (
+            layer(random, 2)
+            if random.random() < 0.5
+            else et.Canonicalizer([layer(random, 2)], 2, predictor="consistent")
+        )
         images = torch.rand(2, 2, *random.choice(SIZES))
         spoilt = images.clone()
         spoilt[random.randrange(2), 0, 0, 0] = random.choice([torch.nan, torch.inf, -torch.inf])

@@ -46,6 +46,7 @@ class Stacks(nn.Module):
             et.Canonicalizer(
                 [et.EquivariantTransformer(chart, predictor=kind, channels=4) for kind in ("consistent", "softmax")],
                 fill=0.0,
+                predictor="consistent",
             )
             for chart in charts
         )
@@ -189,10 +190,12 @@ def test_nothing_is_written_that_computes_something_else(write, error, message, 
 
 def test_what_export_needs(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="the export of a Canonicalizer needs example images"):
-        to_program(et.Canonicalizer(["rotation"]), tmp_path / "layer.pt2")
+        to_program(et.Canonicalizer(["rotation"], predictor="consistent"), tmp_path / "layer.pt2")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ModuleNotFoundError, match=r"onnxruntime: pip install 'equivariant-transformers\[export\]'"):
-        to_onnx(et.Canonicalizer(["rotation"]), tmp_path / "layer.onnx", torch.rand(1, 1, 16, 16))
+        to_onnx(
+            et.Canonicalizer(["rotation"], predictor="consistent"), tmp_path / "layer.onnx", torch.rand(1, 1, 16, 16)
+        )
 
 
 def test_bad_arguments_are_named_before_the_export(tmp_path, monkeypatch):

@@ -37,7 +37,7 @@ def test_a_stack_sees_augmented_images_without_sampling_them_first():
     """The layers see the input through the random warp: the same poses as for images that were moved before."""
     torch.manual_seed(0)
     images = glyphs(64)
-    stack = et.Canonicalizer(["x_shear"], channels=4)
+    stack = et.Canonicalizer(["x_shear"], channels=4, predictor="consistent")
     warp = Augmentation({"x_shear": 0.4}).random(images)
     seen, moved = stack(images, warp), stack(warp.image(images))
     torch.testing.assert_close(seen.pose, moved.pose, atol=0.03, rtol=0)
@@ -149,7 +149,7 @@ def test_tta_of_a_network_that_is_not_a_classifier_is_refused(output):
         def forward(self, images):
             return output(images)
 
-    model = TTA(et.Canonicalized(Backbone(), et.Canonicalizer(["x_shear"])), MAX_THETA, 2)
+    model = TTA(et.Canonicalized(Backbone(), et.Canonicalizer(["x_shear"], predictor="consistent")), MAX_THETA, 2)
     with pytest.raises(TypeError, match=r"needs a classifier that returns logits \(B, classes\), got"):
         model(glyphs(32))
 

@@ -11,11 +11,11 @@ IMAGES = glyphs(48)[:2]
 
 
 def test_each_step_is_a_shorter_stack():
-    stack = et.Canonicalizer(["x_shear", "log_polar", "y_scale"])
+    stack = et.Canonicalizer(["x_shear", "log_polar", "y_scale"], predictor="consistent")
     out = stack(IMAGES)
     assert [len(step.heatmaps) for step in out.steps] == [1, 2, 1]
     for depth, step in enumerate(out.steps, 1):
-        shorter = et.Canonicalizer(list(stack.layers[:depth]))(IMAGES)
+        shorter = et.Canonicalizer(list(stack.layers[:depth]), predictor="consistent")(IMAGES)
         torch.testing.assert_close(out.after(depth).image, shorter.image)
         torch.testing.assert_close(out.after(depth).pose, shorter.pose)
         torch.testing.assert_close(step.pose, shorter.pose[:, -step.pose.shape[1] :])
@@ -24,7 +24,9 @@ def test_each_step_is_a_shorter_stack():
 
 @pytest.mark.parametrize("max_theta", [{}, {"rotation": 3.0, "dilation": 0.2}])
 def test_a_layer_predicts_its_pose_from_what_it_saw(max_theta):
-    stack = et.Canonicalizer(["x_shear", et.SpatialTransformer("rotation"), "x_perspective"], iterations=2)
+    stack = et.Canonicalizer(
+        ["x_shear", et.SpatialTransformer("rotation"), "x_perspective"], iterations=2, predictor="consistent"
+    )
     out = stack(IMAGES, Augmentation(max_theta).random(IMAGES))
     assert [len(step.heatmaps) for step in out.steps] == [1, 0, 1] * 2
     for number, step in enumerate(out.steps):
@@ -59,6 +61,9 @@ def test_a_network_behind_an_empty_stack_is_the_network():
 
 def test_a_bare_layer_is_wrapped():
     layer = et.EquivariantTransformer("rotation")
-    bare, stack = (et.Canonicalized(torch.nn.Identity(), entry) for entry in (layer, et.Canonicalizer([layer])))
+    bare, stack = (
+        et.Canonicalized(torch.nn.Identity(), entry)
+        for entry in (layer, et.Canonicalizer([layer], predictor="consistent"))
+    )
     assert bare.state_dict().keys() == stack.state_dict().keys()
     assert torch.equal(bare(IMAGES), stack(IMAGES))

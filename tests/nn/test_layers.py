@@ -42,7 +42,7 @@ def test_the_layer_removes_its_pose(images):
 
 
 def test_a_stack_composes_to_the_right(images):
-    canonicalizer = et.Canonicalizer(["x_shear", "rotation", "log_log"], channels=8).eval()
+    canonicalizer = et.Canonicalizer(["x_shear", "rotation", "log_log"], channels=8, predictor="consistent").eval()
     out = canonicalizer(images)
     assert out.names == ("x_shear", "rotation", "x_scale", "y_scale")
     assert out.pose.shape == out.confidence.shape == (4, 4)
@@ -57,7 +57,7 @@ def test_each_layer_looks_once_and_the_result_is_sampled_once(images, monkeypatc
     calls = []
     original = resampling.F.grid_sample
     monkeypatch.setattr(resampling.F, "grid_sample", lambda *a, **k: calls.append(1) or original(*a, **k))
-    out = et.Canonicalizer(["x_shear", "rotation", "x_scale"], channels=4)(images)
+    out = et.Canonicalizer(["x_shear", "rotation", "x_scale"], channels=4, predictor="consistent")(images)
     assert len(calls) == 3
     _ = out.image
     assert len(calls) == 4
@@ -66,7 +66,7 @@ def test_each_layer_looks_once_and_the_result_is_sampled_once(images, monkeypatc
 
 
 def test_later_layers_see_what_earlier_ones_did(images):
-    canonicalizer = et.Canonicalizer(["x_shear", "rotation"], channels=8).eval()
+    canonicalizer = et.Canonicalizer(["x_shear", "rotation"], channels=8, predictor="consistent").eval()
     first, second = canonicalizer.layers
     canonicalizer.fill = 0.0
     out = canonicalizer(images)
@@ -76,8 +76,8 @@ def test_later_layers_see_what_earlier_ones_did(images):
 
 def test_passes_run_the_stack_on_its_own_result(images):
     torch.manual_seed(0)
-    once = et.Canonicalizer(["x_shear"], channels=8).eval()
-    twice = et.Canonicalizer(list(once.layers), iterations=2).eval()
+    once = et.Canonicalizer(["x_shear"], channels=8, predictor="consistent").eval()
+    twice = et.Canonicalizer(list(once.layers), iterations=2, predictor="consistent").eval()
     out = twice(images)
     assert out.pose.shape == (4, 2)
     torch.testing.assert_close(out.pose[:, :1], once(images).pose)
@@ -87,7 +87,7 @@ def test_passes_run_the_stack_on_its_own_result(images):
 
 def test_a_stack_has_the_background_of_its_layers(images):
     layer = et.EquivariantTransformer("x_shear", fill=0.5)
-    assert et.Canonicalizer([layer, "rotation"])(images).fill == layer(images).fill == 0.5
+    assert et.Canonicalizer([layer, "rotation"], predictor="consistent")(images).fill == layer(images).fill == 0.5
 
 
 def test_the_geometry_is_float32_whatever_the_default():
@@ -101,7 +101,7 @@ def test_the_geometry_is_float32_whatever_the_default():
 
 def test_jitter_is_noise_of_the_given_size_on_the_poses_in_training_alone(images):
     torch.manual_seed(0)
-    canonicalizer = et.Canonicalizer(["x_shear"], channels=4, pose_noise=0.01)
+    canonicalizer = et.Canonicalizer(["x_shear"], channels=4, pose_noise=0.01, predictor="consistent")
     still = copy.deepcopy(canonicalizer)
     still.pose_noise = 0.0
     many = images[:1].expand(500, -1, -1, -1)
@@ -113,7 +113,10 @@ def test_jitter_is_noise_of_the_given_size_on_the_poses_in_training_alone(images
 def test_a_gate_holds_back_what_is_uncertain(images):
     torch.manual_seed(0)
     layer = et.EquivariantTransformer("x_shear", channels=8).eval()
-    free, gated = (et.Canonicalizer([layer], min_confidence=min_confidence)(images) for min_confidence in (None, 0.9))
+    free, gated = (
+        et.Canonicalizer([layer], min_confidence=min_confidence, predictor="consistent")(images)
+        for min_confidence in (None, 0.9)
+    )
     certain = (free.confidence / 0.9).clamp(max=1)
     assert (certain < 1).any()
     torch.testing.assert_close(gated.pose, free.pose * certain)
@@ -144,7 +147,7 @@ def test_the_background_is_read_off_the_border(images):
 def test_mixed_stacks_and_flows(images):
     lens = et.derive(et.RADIAL_LENS, name="lens")
     layers = [et.SpatialTransformer("rotation"), et.EquivariantTransformer(lens, channels=4), "x_shear"]
-    out = et.Canonicalizer(layers)(images)
+    out = et.Canonicalizer(layers, predictor="consistent")(images)
     assert out.names == ("rotation", "radial_lens", "x_shear")
     assert (out.pose[:, 0] == 0).all()
     assert out.image.isfinite().all()
@@ -220,7 +223,7 @@ def test_the_geometry_keeps_its_precision_when_the_weights_change_theirs(images,
 
 def restless(layer):
     """A stack that uses all that a layer has, with weights that are not those of the start."""
-    stack = et.Canonicalizer([layer], pose_noise=0.1)
+    stack = et.Canonicalizer([layer], pose_noise=0.1, predictor="consistent")
     for parameter in stack.parameters():
         nn.init.normal_(parameter, std=0.3)
     return stack
@@ -265,7 +268,7 @@ def test_copies_pickles_and_state_dicts(images):
 @pytest.mark.parametrize("batch", [0, 1, 3])
 @pytest.mark.parametrize("training", [False, True])
 def test_any_batch_in_either_mode(images, batch, training):
-    canonicalizer = et.Canonicalizer(["x_shear", "log_polar"], channels=4).train(training)
+    canonicalizer = et.Canonicalizer(["x_shear", "log_polar"], channels=4, predictor="consistent").train(training)
     out = canonicalizer(images[:batch])
     assert out.pose.shape == (batch, 3)
     assert out.image.shape == (batch, 1, 48, 48)
@@ -365,35 +368,49 @@ def test_inference_can_be_captured_in_a_cuda_graph(pixels):
             ValueError,
             "must overlap the image",
         ),
-        (lambda _: et.Canonicalizer("x_shear"), ValueError, "must be a list"),
-        (lambda _: et.Canonicalizer(["x_shear", et.SpatialTransformer("rotation", 3)]), ValueError, "must agree"),
+        (lambda _: et.Canonicalizer("x_shear", predictor="consistent"), ValueError, "must be a list"),
+        (
+            lambda _: et.Canonicalizer(["x_shear", et.SpatialTransformer("rotation", 3)], predictor="consistent"),
+            ValueError,
+            "must agree",
+        ),
         (lambda x: et.EquivariantTransformer("x_shear")(x.tolist()), TypeError, "must be a torch.Tensor"),
         (
-            lambda _: et.Canonicalizer([et.EquivariantTransformer("x_shear", fill=0.0)], fill=1.0),
+            lambda _: et.Canonicalizer(
+                [et.EquivariantTransformer("x_shear", fill=0.0)], fill=1.0, predictor="consistent"
+            ),
             ValueError,
             "must agree",
         ),
         (
-            lambda _: et.Canonicalizer("x_shear"),
+            lambda _: et.Canonicalizer("x_shear", predictor="consistent"),
             ValueError,
             r"layers must be a list, got 'x_shear'; write \['x_shear'\]",
         ),
-        (lambda _: et.Canonicalizer(["x_shear"], iterations=0), ValueError, "at least 1"),
-        (lambda _: et.Canonicalizer(["x_shear"], min_confidence=2.0), ValueError, r"\(0, 1\]"),
-        (lambda _: et.Canonicalizer(["x_shear"], pose_noise=-0.1), ValueError, r"\[0, 1\)"),
-        (lambda _: et.Canonicalizer(5), ValueError, "layers must be a list, got 5"),
+        (lambda _: et.Canonicalizer(["x_shear"], iterations=0, predictor="consistent"), ValueError, "at least 1"),
+        (lambda _: et.Canonicalizer(["x_shear"], min_confidence=2.0, predictor="consistent"), ValueError, r"\(0, 1\]"),
+        (lambda _: et.Canonicalizer(["x_shear"], pose_noise=-0.1, predictor="consistent"), ValueError, r"\[0, 1\)"),
+        (lambda _: et.Canonicalizer(5, predictor="consistent"), ValueError, "layers must be a list, got 5"),
         (
-            lambda _: et.Canonicalizer(["x_shear"], iterations=1.5),
+            lambda _: et.Canonicalizer(["x_shear"], iterations=1.5, predictor="consistent"),
             TypeError,
             "iterations must be a whole number, got 1.5",
         ),
-        (lambda _: et.Canonicalizer(["x_shear"], iterations=10**30), ValueError, "iterations must be at most 32"),
         (
-            lambda _: et.Canonicalizer(["x_shear"], min_confidence="high"),
+            lambda _: et.Canonicalizer(["x_shear"], iterations=10**30, predictor="consistent"),
+            ValueError,
+            "iterations must be at most 32",
+        ),
+        (
+            lambda _: et.Canonicalizer(["x_shear"], min_confidence="high", predictor="consistent"),
             TypeError,
             "min_confidence must be a number, got 'high'",
         ),
-        (lambda _: et.Canonicalizer(["x_shear"], pose_noise=[]), TypeError, r"pose_noise must be a number, got \[\]"),
+        (
+            lambda _: et.Canonicalizer(["x_shear"], pose_noise=[], predictor="consistent"),
+            TypeError,
+            r"pose_noise must be a number, got \[\]",
+        ),
         (lambda _: Augmentation("rotation"), TypeError, "max_theta must map groups to numbers"),
         (lambda _: Augmentation({"rotation": "far"}), TypeError, "max_theta of 'rotation' must be a number"),
         (lambda _: et.SpatialTransformer("x_shear", predictor="softmax"), TypeError, "predictor must be a module"),
@@ -402,7 +419,11 @@ def test_inference_can_be_captured_in_a_cuda_graph(pixels):
             TypeError,
             "must return a Prediction",
         ),
-        (lambda _: et.Canonicalized("z2cnn", et.Canonicalizer(["x_shear"])), TypeError, "backbone must be a module"),
+        (
+            lambda _: et.Canonicalized("z2cnn", et.Canonicalizer(["x_shear"], predictor="consistent")),
+            TypeError,
+            "backbone must be a module",
+        ),
         (lambda _: et.Canonicalized(nn.Flatten(), "x_shear"), TypeError, "canonicalizer must be a module"),
         (
             lambda x: et.Canonicalized(nn.Flatten(), et.Canonicalizer([])).read(x),
@@ -441,7 +462,7 @@ def test_junk_is_no_bound(chart, pose_range):
         lambda count: et.EquivariantTransformer("x_shear", count, predictor=nn.Identity()),
         lambda count: et.SpatialTransformer("x_shear", count),
         lambda count: et.SpatialTransformer("x_shear", channels=count),
-        lambda count: et.Canonicalizer(["x_shear"], count),
+        lambda count: et.Canonicalizer(["x_shear"], count, predictor="consistent"),
     ],
 )
 def test_channels_are_counted(make):
@@ -458,7 +479,7 @@ def test_channels_are_counted(make):
     [
         lambda fill: et.EquivariantTransformer("x_shear", fill=fill),
         lambda fill: et.SpatialTransformer("x_shear", fill=fill),
-        lambda fill: et.Canonicalizer(["x_shear"], fill=fill),
+        lambda fill: et.Canonicalizer(["x_shear"], fill=fill, predictor="consistent"),
         lambda fill: ChartSampler("x_shear", fill=fill),
     ],
 )
@@ -472,7 +493,7 @@ def test_a_fill_value_is_a_finite_number(make):
 @pytest.mark.parametrize("kind", ["layer", "baseline", "stack", "model", "augmented", "tta"])
 def test_images_of_other_kinds_are_refused(images, kind, training):
     layer = et.EquivariantTransformer("x_shear", channels=4)
-    stack = et.Canonicalizer([layer])
+    stack = et.Canonicalizer([layer], predictor="consistent")
     module = {
         "layer": layer,
         "baseline": et.SpatialTransformer("x_shear", channels=4),

@@ -33,9 +33,13 @@ def layers_of(predictor):
 def stacks():
     shear, rotation, lens = (charts()[name] for name in ("x_shear", "rotation", "radial_lens"))
     layers = [shear, et.SpatialTransformer("x_scale", channels=4), lens, rotation]
-    stack = et.Canonicalizer(layers, channels=4, iterations=2, min_confidence=0.5, pose_noise=0.1)
+    stack = et.Canonicalizer(
+        layers, channels=4, iterations=2, min_confidence=0.5, pose_noise=0.1, predictor="consistent"
+    )
     backbone = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.AdaptiveMaxPool2d(1), nn.Flatten())
-    model = et.Canonicalized(backbone, et.Canonicalizer([rotation, shear], channels=4), chart="log_polar")
+    model = et.Canonicalized(
+        backbone, et.Canonicalizer([rotation, shear], channels=4, predictor="consistent"), chart="log_polar"
+    )
     return [Augmented(stack, {"rotation": 1.0}), model]
 
 

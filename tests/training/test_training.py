@@ -120,7 +120,7 @@ def test_a_state_of_another_network_is_named(tmp_path):
 
 def augmented_job(config, directory, device):
     torch.manual_seed(config.seed)
-    stack = Canonicalizer(["x_shear"], channels=4)
+    stack = Canonicalizer(["x_shear"], channels=4, predictor="consistent")
     module = Canonicalized(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), stack)
     return dataclasses.replace(job(config, directory, module, device), augmentation=Augmentation({"x_shear": 1.0}))
 

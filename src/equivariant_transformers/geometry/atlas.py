@@ -128,6 +128,16 @@ PAPER_RANGES: dict[str, tuple[Range, Range]] = {
 """Ranges of both coordinates in the paper's predictors, by chart."""
 
 
+_INSIDE = (-math.log(8), 0.0)  # logs of radii up to the largest circle in a square image
+PICTURE_RANGES: dict[str, tuple[Range, Range]] = PAPER_RANGES | {
+    "rotation": (_TURN, (1 / 32, 1.0)),
+    "dilation": (_INSIDE, _TURN),
+    "log_polar": (_TURN, _INSIDE),
+}
+"""Ranges of both coordinates in the predictor for photographs, by chart. Circular charts end at the edge of a square
+image."""
+
+
 def chart(name: str | Chart) -> Chart:
     """Return the chart called `name`; a `Chart` is returned unchanged.
 
@@ -150,6 +160,17 @@ def paper_chart(name: str, size: tuple[int, int] = (64, 64)) -> Chart:
     height, width = size
     ranges = lookup(PAPER_RANGES, name, "chart")
     return found.replace(ranges=ranges, origin=None, size=(height // found.sheets, width))
+
+
+def picture_chart(name: str) -> Chart:
+    """Return the chart called `name` for the predictor for photographs. A pose of 0 is the middle of its range.
+
+    >>> picture_chart("rotation").size
+    (32, 64)
+    """
+    found = chart(name)
+    size = (32, 32) if name in ("cartesian", "log_log") else (32, 64)
+    return found.replace(ranges=lookup(PICTURE_RANGES, name, "chart"), origin=None, size=size)
 
 
 def classifier_chart(name: str, size: tuple[int, int]) -> Chart:

@@ -229,6 +229,21 @@ def border_mean(images: Tensor) -> Tensor:
     return pixels.mean(-1)[..., None, None].to(images.dtype)
 
 
+def masked_fill(images: Tensor, mask: Tensor, fill: float | None) -> float | Tensor:
+    """Return the fill value of `images` with padding: `fill`, or the mean of the pixels where `mask` is True."""
+    if (
+        not isinstance(mask, Tensor)
+        or mask.dtype != torch.bool
+        or mask.shape != (images.shape[0], 1, *images.shape[-2:])
+    ):
+        given = f"{mask.dtype} of shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise ValueError(f"a mask is a boolean tensor (B, 1, H, W) for images {tuple(images.shape)}, got {given}")
+    if fill is not None:
+        return fill
+    total = torch.where(mask, projective.at_least_float32(images), 0).sum((2, 3), keepdim=True)
+    return (total / mask.sum((2, 3), keepdim=True).clamp_min(1)).to(images.dtype)
+
+
 def outside(images: Tensor, fill: float | None) -> float | Tensor:
     """Return the fill value of `images`: `fill`, or the border mean of each image if `fill` is None."""
     return border_mean(images) if fill is None else fill

@@ -1,10 +1,12 @@
 """Modules: pose predictors, layers, stacks of layers in front of any network, and augmentation."""
 
+from equivariant_transformers.nn.alignment import alignment_loss
 from equivariant_transformers.nn.augment import TTA, Augmentation, Augmented
 from equivariant_transformers.nn.canonicalization import Canonicalization, Step
 from equivariant_transformers.nn.canonicalizer import Canonicalized, Canonicalizer
 from equivariant_transformers.nn.layers import ChartSampler, EquivariantTransformer, SpatialTransformer
-from equivariant_transformers.nn.predictors import PREDICTORS, Prediction
+from equivariant_transformers.nn.prediction import Prediction
+from equivariant_transformers.nn.predictors import PREDICTORS
 
 __all__ = [
     "PREDICTORS",
@@ -19,4 +21,5 @@ __all__ = [
     "Prediction",
     "SpatialTransformer",
     "Step",
+    "alignment_loss",
 ]

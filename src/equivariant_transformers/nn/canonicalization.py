@@ -30,6 +30,8 @@ class Step:
     """Heat map `(B, samples)` of each parameter along its pose axis; empty for a `SpatialTransformer`."""
     warp: Warp
     """Map from the frame after this layer to the frame of the input."""
+    evidence: Tensor | None = None
+    """Logits of the content at each position of the pose axes, see `Prediction.evidence`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +46,8 @@ class Canonicalization:
     """Fill value outside the input, a number or `(B, C, 1, 1)`."""
     start: Warp = dataclasses.field(default_factory=Warp)
     """Warp applied to the input before the first layer: the augmentation in training, otherwise the identity."""
+    mask: Tensor | None = None
+    """Mask `(B, 1, H, W)` of the input pixels that show the picture; None if all do."""
 
     @property
     def warp(self) -> Warp:
@@ -80,9 +84,10 @@ class Canonicalization:
 
     @property
     def valid(self) -> Tensor:
-        """Mask `(B, 1, H, W)` of the canonical pixels that are sampled inside the input."""
+        """Mask `(B, 1, H, W)` of the canonical pixels that are sampled inside the picture."""
         size = (self.images.shape[-2], self.images.shape[-1])
-        return self.warp.valid(size, self.images.device).expand(self.images.shape[0], -1, -1, -1)
+        valid = self.warp.valid(size, self.images.device).expand(self.images.shape[0], -1, -1, -1)
+        return valid if self.mask is None else valid & self.warp.mask(self.mask)
 
     def on(self, grid: Tensor) -> Tensor:
         """Return the canonical images at the points of `grid` `(..., h, w, 2)`, sampled once from the input."""
@@ -118,7 +123,7 @@ _pytree.register_pytree_node(
 )
 _pytree.register_pytree_node(
     Step,
-    lambda step: ([step.pose, step.confidence, step.heatmaps, step.warp], step.layer),
+    lambda step: ([step.pose, step.confidence, step.heatmaps, step.warp, step.evidence], step.layer),
     lambda leaves, layer: Step(layer, *leaves),
     serialized_type_name="equivariant_transformers.Step",
 )

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import torch  # noqa: F401 (for the examples)
+import torch
 from torch import Tensor, nn
 
 from equivariant_transformers.arguments import real_number, whole_number
 from equivariant_transformers.geometry.atlas import chart as find_chart
 from equivariant_transformers.geometry.charts import Chart
-from equivariant_transformers.geometry.resampling import outside
+from equivariant_transformers.geometry.resampling import masked_fill, outside
 from equivariant_transformers.geometry.warp import Warp
 from equivariant_transformers.limits import MOST_ITERATIONS
 from equivariant_transformers.nn.canonicalization import Canonicalization
@@ -28,7 +28,7 @@ from equivariant_transformers.nn.layers import (
     make_layer,
     run_layers,
 )
-from equivariant_transformers.nn.predictors import check_channels
+from equivariant_transformers.nn.prediction import check_channels
 from equivariant_transformers.text import quote
 
 
@@ -38,7 +38,9 @@ class Canonicalizer(nn.Module):
     Args:
         layers: names, charts or layers.
         in_channels: channels of the images.
-        predictor: predictor of the layers that are given by name or chart, see `make_layer`.
+        predictor: predictor of the layers that are given by name or chart. The default, `posterior`, starts at the
+            identity and is made for photographs; train it with `alignment_loss`. `consistent` follows transformations
+            of the input for any weights. `softmax` and `direct` are the paper's predictors.
         channels: number of features of these predictors.
         fill: fill value outside the images; None uses the mean of each image's border.
         iterations: number of times the stack is applied to its own result, with shared weights.
@@ -56,7 +58,7 @@ class Canonicalizer(nn.Module):
         layers: Sequence[str | Chart | Layer],
         in_channels: int = 1,
         *,
-        predictor: str = "consistent",
+        predictor: str = "posterior",
         channels: int = 32,
         fill: float | None = None,
         iterations: int = 1,
@@ -95,14 +97,22 @@ class Canonicalizer(nn.Module):
         self.min_confidence = min_confidence
         self.pose_noise = pose_noise
 
-    def forward(self, images: Tensor, start: Warp | None = None) -> Canonicalization:
-        """Return the canonicalization of images `(B, C, H, W)` that are warped by `start`."""
+    def forward(self, images: Tensor, start: Warp | None = None, mask: Tensor | None = None) -> Canonicalization:
+        """Return the canonicalization of images `(B, C, H, W)` that are warped by `start`.
+
+        `mask` `(B, 1, H, W)` is True where the images show the picture, and False for padding. Padding is replaced by
+        the fill value, and has no effect on the poses.
+        """
         check_input(images, self.in_channels)
+        fill = outside(images, self.fill) if mask is None else masked_fill(images, mask, self.fill)
+        if mask is not None:
+            images = torch.where(mask, images, fill)
         return run_layers(
             [*self.layers] * self.iterations,
             images,
             start or Warp.identity(),
-            outside(images, self.fill),
+            fill,
+            mask=mask,
             min_confidence=self.min_confidence,
             pose_noise=self.pose_noise if self.training else 0.0,
         )
@@ -135,9 +145,12 @@ class Canonicalized(nn.Module):
         self.canonicalizer = canonicalizer
         self.chart = None if chart is None else ChartGrid(find_chart(chart))
 
-    def forward(self, images: Tensor, start: Warp | None = None) -> Tensor:
-        """Return the output of the backbone for the canonical images of `images` `(B, C, H, W)` warped by `start`."""
-        return self.read(self.canonicalizer(images, start))
+    def forward(self, images: Tensor, start: Warp | None = None, mask: Tensor | None = None) -> Tensor:
+        """Return the output of the backbone for the canonical images of `images` `(B, C, H, W)` warped by `start`.
+
+        `mask` `(B, 1, H, W)` is False for padding, see `Canonicalizer.forward`.
+        """
+        return self.read(self.canonicalizer(images, start, mask))
 
     def read(self, out: Canonicalization) -> Tensor:
         """Return the output of the backbone for the result of the canonicalizer."""

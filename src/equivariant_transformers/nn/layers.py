@@ -9,26 +9,24 @@ import torch
 from torch import Tensor, nn
 
 from equivariant_transformers.arguments import real_number
-from equivariant_transformers.geometry.atlas import CHARTS, paper_chart
+from equivariant_transformers.geometry.atlas import CHARTS, paper_chart, picture_chart
 from equivariant_transformers.geometry.atlas import chart as find_chart
 from equivariant_transformers.geometry.charts import Chart
 from equivariant_transformers.geometry.groups import lookup
-from equivariant_transformers.geometry.motion import remove_pose
+from equivariant_transformers.geometry.motion import group_warp, remove_pose
 from equivariant_transformers.geometry.projective import can_inspect
 from equivariant_transformers.geometry.resampling import check_images, outside
 from equivariant_transformers.geometry.warp import Warp
 from equivariant_transformers.nn.buffers import Exact
 from equivariant_transformers.nn.canonicalization import Canonicalization, Step, sample_on
-from equivariant_transformers.nn.predictors import (
-    PREDICTORS,
-    DirectPredictor,
-    Prediction,
-    SoftmaxPredictor,
-    check_channels,
-)
+from equivariant_transformers.nn.posterior import PosteriorPredictor
+from equivariant_transformers.nn.prediction import Prediction, check_channels
+from equivariant_transformers.nn.predictors import PREDICTORS, DirectPredictor, SoftmaxPredictor
 from equivariant_transformers.text import quote
 
 PoseRange = tuple[float, float]
+
+_UNCERTAIN = 1e-3  # largest share of masked pixels in a valid sample
 
 
 class ChartGrid(Exact):
@@ -88,17 +86,47 @@ class _Transformer(ChartGrid):
         self.fill = check_fill(fill)
         self.keep_exact("widths", chart.pose_widths)
 
-    def predict(self, images: Tensor, warp: Warp, fill: float | Tensor) -> Prediction:
-        """Return the prediction for `images` `(B, C, H, W)` sampled through `warp`."""
-        seen = sample_on(images, warp, self.grid, fill)
-        weight = next(self.predictor.parameters(), seen)
-        prediction = self.predictor(seen.to(weight.dtype))
+    def predict(self, images: Tensor, warp: Warp, fill: float | Tensor, mask: Tensor | None = None) -> Prediction:
+        """Return the prediction for `images` `(B, C, H, W)` sampled through `warp`.
+
+        `mask` `(B, 1, H, W)` is True where the images show the picture; None if they show it everywhere.
+        """
+        prediction = self._read(images, warp, fill, mask)
         if not isinstance(prediction, Prediction):
             raise TypeError(f"the predictor of a layer must return a Prediction, got a {type(prediction).__name__}")
         if self.pose_ranges is None:
             return prediction
         columns = zip(prediction.pose.unbind(-1), self.pose_ranges, strict=True)
         return prediction._replace(pose=torch.stack([column.clamp(*limits) for column, limits in columns], -1))
+
+    def _read(self, images: Tensor, warp: Warp, fill: float | Tensor, mask: Tensor | None) -> Any:
+        """Return the output of the predictor.
+
+        In training, a `PosteriorPredictor` reads an image of pixels in which the content is turned by a random amount,
+        and subtracts the amount. If the chart were sampled from the input, its pixel grid would be turned together with
+        the content, and the predictor would learn to read the angle of the grid.
+        """
+        options: dict[str, Tensor | None] = {}
+        if getattr(self.predictor, "needs_valid", False):
+            if self.training and isinstance(self.predictor, PosteriorPredictor):
+                turns = options["turns"] = self.predictor.random_turns(images)
+                if turns is not None:
+                    step = self.sampled.pose_widths(dtype=torch.float32, device=images.device)[0] / self.grid.shape[-2]
+                    warp = warp.compose(group_warp(self.chart.groups[0], turns * step))
+                options["valid"] = self._valid(images, warp, mask) & self._valid(images, Warp.identity(), None)
+                images, warp = warp.image(images, fill=fill), Warp.identity()
+            else:
+                options["valid"] = self._valid(images, warp, mask)
+        seen = sample_on(images, warp, self.grid, fill)
+        weight = next(self.predictor.parameters(), seen)
+        return self.predictor(seen.to(weight.dtype), **options)
+
+    def _valid(self, images: Tensor, warp: Warp, mask: Tensor | None) -> Tensor:
+        """Return the mask `(B or 1, sheets, h, w)` of the samples of the chart that show the picture."""
+        valid = warp.inside(self.grid, (images.shape[-2], images.shape[-1]))
+        if mask is None:
+            return valid
+        return valid & (warp.sample(mask.to(self.grid.dtype), self.grid)[:, 0] > 1 - _UNCERTAIN)
 
     def forward(self, images: Tensor) -> Canonicalization:
         """Return the canonicalization of images `(B, C, H, W)`."""
@@ -112,11 +140,12 @@ class EquivariantTransformer(_Transformer):
     The predicted pose follows the transformations of the input.
 
     Args:
-        chart: canonical coordinates, or the name of a group or chart. With the paper's predictor, a name selects the
-            chart with the paper's ranges.
+        chart: canonical coordinates, or the name of a group or chart. A name selects the chart with the ranges of the
+            predictor: those for photographs, the library's, or the paper's.
         in_channels: channels of the images.
-        predictor: `consistent` for a pose that is self-consistent for any weights, `softmax` for the predictor of the
-            paper, or a module for the chart that returns a `Prediction`.
+        predictor: `consistent` for a pose that is self-consistent for any weights; `posterior`, the default of a
+            `Canonicalizer`, for photographs, which starts at the identity; `softmax` for the predictor of the paper; or
+            a module for the chart that returns a `Prediction`.
         channels: number of features of the predictor.
         pose_range: (low, high) limits of the pose, one pair per parameter; None does not limit the pose.
         fill: fill value outside the images; None uses the mean of each image's border.
@@ -184,15 +213,16 @@ def make_layer(
     chart: str | Chart,
     in_channels: int = 1,
     *,
-    predictor: str = "consistent",
+    predictor: str,
     channels: int = 32,
     size: tuple[int, int] = (64, 64),
     strides: tuple[int, int] = (2, 1),
 ) -> Layer:
     """Return a layer for a group or chart, with the predictor of the given name.
 
-    The `consistent` predictor uses the library's chart. The paper's predictors, `softmax` and `direct`, sample `size`
-    points, the size of the image, over the paper's ranges. `strides` are the strides of their two convolutions.
+    The `posterior` predictor uses the chart for photographs, and the `consistent` predictor the library's chart. The
+    paper's predictors, `softmax` and `direct`, sample `size` points, the size of the image, over the paper's ranges.
+    `strides` are the strides of their two convolutions.
     """
     kind = lookup(PREDICTORS, predictor, "predictor")
     if kind is SoftmaxPredictor:
@@ -203,7 +233,7 @@ def make_layer(
         chart = _chart_of(chart, kind, size).replace(size=size)  # it samples the image
         regressor = DirectPredictor(chart, in_channels, channels=channels, strides=strides)
         return SpatialTransformer(chart, in_channels, predictor=regressor)
-    return EquivariantTransformer(chart, in_channels, channels=channels)
+    return EquivariantTransformer(chart, in_channels, predictor=predictor, channels=channels)
 
 
 def run_layers(
@@ -212,21 +242,25 @@ def run_layers(
     start: Warp,
     fill: float | Tensor,
     *,
+    mask: Tensor | None = None,
     min_confidence: float | None = None,
     pose_noise: float = 0.0,
 ) -> Canonicalization:
-    """Apply `layers` in order to `images` `(B, C, H, W)` warped by `start`."""
+    """Apply `layers` in order to `images` `(B, C, H, W)` warped by `start`.
+
+    `mask` `(B, 1, H, W)` is False for padding; None if there is none.
+    """
     steps: list[Step] = []
     warp = start
     for layer in layers:
-        pose, confidence, heatmaps = layer.predict(images, warp, fill)
+        pose, confidence, heatmaps, evidence = layer.predict(images, warp, fill, mask)
         if min_confidence is not None:
             pose = pose * (confidence / min_confidence).clamp(max=1)
         if pose_noise:
             pose = pose + pose_noise * layer.widths * torch.randn_like(pose)
         warp = warp.compose(remove_pose(layer.chart.groups, pose))
-        steps.append(Step(layer, pose, confidence, heatmaps, warp))  # type: ignore[arg-type]
-    return Canonicalization(images, tuple(steps), fill, start)
+        steps.append(Step(layer, pose, confidence, heatmaps, warp, evidence))  # type: ignore[arg-type]
+    return Canonicalization(images, tuple(steps), fill, start, mask)
 
 
 def check_input(images: Tensor, channels: int) -> None:
@@ -247,7 +281,7 @@ def _chart_of(chart: str | Chart, kind: type[nn.Module], size: tuple[int, int] =
     """Return the chart for a predictor of this `kind`. The paper's predictors use the paper's ranges for a name."""
     if isinstance(chart, str) and kind in (SoftmaxPredictor, DirectPredictor):
         return paper_chart(chart, size)
-    return find_chart(chart)
+    return picture_chart(chart) if isinstance(chart, str) and kind is PosteriorPredictor else find_chart(chart)
 
 
 def _pose_ranges(pose_range: Any, poses: int) -> tuple[PoseRange, ...] | None:

@@ -9,36 +9,25 @@ to the centre of the chart.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from equivariant_transformers.arguments import whole_number
 from equivariant_transformers.geometry.charts import Chart
-from equivariant_transformers.geometry.projective import at_least_float32, wrap
+from equivariant_transformers.geometry.projective import at_least_float32
 from equivariant_transformers.nn.buffers import Exact
 from equivariant_transformers.nn.conv import CentredActivation, Evidence, ScaleNorm, pad
 from equivariant_transformers.nn.kernels import Features, operations, plain
-
-MOST_CHANNELS = 4096
-"""Largest number of image channels, and of features of a predictor. Two layers of 4096 have 1.2 GB of weights."""
+from equivariant_transformers.nn.posterior import PosteriorPredictor
+from equivariant_transformers.nn.prediction import Prediction, check_channels, read
+from equivariant_transformers.nn.window import distances, window
 
 _FLOOR = 1e-4
 _SLOPE = 0.1  # negative slope of the paper's leaky ReLUs
 _PULL = 0.25  # initial weight at pose 0 on a periodic axis, relative to the sum of the heat map
-
-
-class Prediction(NamedTuple):
-    """Prediction for a batch of `B` images and the `k` parameters of a chart."""
-
-    pose: Tensor
-    """Pose `(B, k)`."""
-    confidence: Tensor
-    """Confidence `(B, k)`, from 0 (heat map empty, or spread over the whole range) to 1 (one sharp peak)."""
-    heatmaps: tuple[Tensor, ...]
-    """Weights `(B, samples)` of each parameter, whose centre is the pose. They sum to 1, or to 0 for an empty image."""
 
 
 class ConsistentPredictor(Exact):
@@ -50,7 +39,7 @@ class ConsistentPredictor(Exact):
       of the image along the flow of the group. A constant region or a fixed point of the group does not contribute, and
       cannot hold back the centre of the heat map.
     - Rows of the chart, which are orbits of the group, are averaged with weights for how much of each row lies in the
-      image (`Chart.row_weights`).
+      image (`Chart.row_weights`). Circular orbits also fade out towards the largest circle inside the image (`window`).
     - The heat map is a power $|h|^p$ of the evidence with a learned exponent $p > 1$. It is 0 where the evidence is 0,
       and its selectivity is learned. For small $p$, an edge has a weight that depends on its height and not on its
       width in the chart.
@@ -58,12 +47,14 @@ class ConsistentPredictor(Exact):
 
     blur: Tensor
     row_weights: Tensor
+    radii: Tensor
 
     def __init__(self, chart: Chart, in_channels: int, *, channels: int = 32) -> None:
         super().__init__()
         check_channels(in_channels=in_channels, channels=channels)
         self.chart = chart
         self.poses = len(chart.groups)
+        self.needs_valid = self.poses == 1 and chart.periodic[0]
         stride = (2, 1) if self.poses == 1 else (1, 1)  # pose axes keep their resolution
         self.conv1 = nn.Conv2d(in_channels * chart.sheets, channels, 3, stride=stride, bias=False)
         self.norm1 = ScaleNorm(channels)
@@ -83,10 +74,16 @@ class ConsistentPredictor(Exact):
             raise ValueError(f"the ranges {chart.ranges} of chart {chart.name!r} must overlap the image")
         self.keep_exact("blur", blur.to)
         self.keep_exact("row_weights", (weights / weights.sum()).to)
+        self.keep_exact("radii", partial(distances, chart))
 
-    def forward(self, images: Tensor) -> Prediction:
-        """Return the prediction for images `(B, C, sheets, H, W)`."""
+    def forward(self, images: Tensor, valid: Tensor | None = None) -> Prediction:
+        """Return the prediction for images `(B, C, sheets, H, W)`.
+
+        `valid` `(B or 1, sheets, H, W)` is a mask of the samples inside the images. It is used if `needs_valid`.
+        """
         periodic = self.chart.periodic
+        if self.needs_valid and valid is not None:  # the weight of a row does not change its derivative along the row
+            images = images * window(self.chart, self.radii, valid)[:, None].to(images.dtype)
         x = images.flatten(1, 2)  # sheets as channels
         x = x - x[..., :1, :1]  # the first layer cancels constants; this cancels them to the last bit
         x = pad(x, (4, 1) if self.poses == 1 else (4, 4), periodic)
@@ -96,7 +93,7 @@ class ConsistentPredictor(Exact):
         for axis, (profile, conv) in enumerate(zip(self._pooled(x), self.maps, strict=True)):
             evidence = conv(_pad_profile(profile, periodic[axis]))[:, 0]  # (B, samples)
             maps.append(_heatmap(evidence, 1 + at_least_float32(self.log_excess[axis]).exp()))
-        return _read(maps, self.chart, self.bias)
+        return read(maps, self.chart, self.bias)
 
     def _pooled(self, x: Tensor) -> list[Tensor]:
         """Return the features `(B, channels, samples)` along each pose axis for the input `x` of the first layer."""
@@ -161,7 +158,7 @@ class SoftmaxPredictor(Exact):
             torch.softmax(conv(_pad_profile(profile, wraps))[:, 0], -1)
             for profile, conv, wraps in zip(pooled, self.maps, self.chart.periodic, strict=False)
         ]  # (B, samples) each
-        return _read(maps, self.chart, torch.tanh(self.bias) * self.widths / 2, self.stride, self.pull)
+        return read(maps, self.chart, torch.tanh(self.bias) * self.widths / 2, self.stride, self.pull)
 
 
 class DirectPredictor(Exact):
@@ -210,18 +207,15 @@ class _Trunk(nn.Module):
         return compute.batch_normalised(x, conv2, norm2, slope=_SLOPE, wraps=self.periodic)  # type: ignore[arg-type]
 
 
-PREDICTORS: dict[str, type[ConsistentPredictor] | type[SoftmaxPredictor] | type[DirectPredictor]] = {
+Predictor = PosteriorPredictor | ConsistentPredictor | SoftmaxPredictor | DirectPredictor
+
+PREDICTORS: dict[str, type[Predictor]] = {
+    "posterior": PosteriorPredictor,
     "consistent": ConsistentPredictor,
     "softmax": SoftmaxPredictor,
     "direct": DirectPredictor,
 }
 """Pose predictors by name."""
-
-
-def check_channels(**channels: int) -> None:
-    """Raise an error unless each value is a valid number of channels. The keywords name the arguments."""
-    for name, count in channels.items():
-        whole_number(name, count, most=MOST_CHANNELS)
 
 
 def _padding(periodic: tuple[bool, bool]) -> tuple[int, int]:
@@ -240,37 +234,3 @@ def _heatmap(evidence: Tensor, exponent: Tensor) -> Tensor:
     relative = power / (power.mean(-1, keepdim=True) + 1e-12)
     weights = (relative + _FLOOR) ** (exponent / 2) - _FLOOR ** (exponent / 2)  # the floor keeps the gradient finite
     return weights / (weights.sum(-1, keepdim=True) + 1e-6)
-
-
-def _read(maps: list[Tensor], chart: Chart, bias: Tensor, stride: int = 1, pull: Tensor | None = None) -> Prediction:
-    """Return a prediction from `maps`, one `(B, samples)` per pose axis of `chart`. The poses are their centres."""
-    found = [_centre(heatmap, chart, axis, stride, pull) for axis, heatmap in enumerate(maps)]
-    pose, confidence = (torch.stack(column, -1) for column in zip(*found, strict=True))
-    seen = torch.stack([heatmap.sum(-1) for heatmap in maps], -1)  # 0 for an empty image, whose pose is 0
-    pose = pose + bias * seen
-    wrapped = [
-        wrap(column, high - low if periodic else None)
-        for column, (low, high), periodic in zip(pose.unbind(-1), chart.ranges, chart.periodic, strict=False)
-    ]
-    return Prediction(torch.stack(wrapped, -1), confidence, tuple(maps))
-
-
-def _centre(heatmap: Tensor, chart: Chart, axis: int, stride: int, pull: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the pose `(B,)` and confidence `(B,)` of a `heatmap` `(B, samples)` along a pose axis of `chart`.
-
-    `pull` is a weight that is added at pose 0 on a periodic axis.
-    """
-    low, high = chart.ranges[axis]
-    positions = chart.axes(dtype=heatmap.dtype, device=heatmap.device)[axis][::stride] - chart.centre[axis]
-    if chart.periodic[axis]:
-        turn = 2 * math.pi / (high - low)
-        x = (heatmap * torch.cos(turn * positions)).sum(-1)
-        y = (heatmap * torch.sin(turn * positions)).sum(-1)
-        nowhere = x.square() + y.square() < 1e-10
-        x, y = torch.where(nowhere, 1.0, x), torch.where(nowhere, 0.0, y)
-        ahead = x if pull is None else x + pull
-        return -torch.atan2(y, ahead) / turn, torch.where(nowhere, 0.0, torch.sqrt(x.square() + y.square()))
-    mean = (heatmap * positions).sum(-1)
-    variance = (heatmap * (positions - mean[:, None]).square()).sum(-1)
-    spread = torch.sqrt(variance + 1e-12) / ((high - low) / math.sqrt(12))  # 1 for a flat map
-    return -mean, heatmap.sum(-1) * (1 - spread).clamp(0, 1)

@@ -1,0 +1,68 @@
+"""Label-free training of canonicalizers on upright images."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from equivariant_transformers.geometry.motion import remove_pose
+from equivariant_transformers.geometry.warp import Warp
+from equivariant_transformers.nn.canonicalization import Canonicalization, Step
+
+_REACH = 0.7  # half width of the grid of points that is compared
+_SPREAD = 0.08  # distance of points, in half widths of the image, at which a pose counts as nearly right
+_BETA = 0.1  # distance of points at which the loss of a warp changes from quadratic to linear
+_WEIGHT = 3.0  # weight of the distance of points against a cross-entropy
+
+
+def alignment_loss(out: Canonicalization) -> Tensor:
+    r"""Return how far `out.warp` is from the identity, averaged over the batch: the label-free loss of a canonicalizer.
+
+    The images are upright, and a canonicalizer sees each through a known random warp, `out.start`. Its canonical frame
+    should be the frame of the original image. Two terms measure this:
+
+    - For each step whose predictor returns evidence over poses, the cross-entropy between the evidence and the poses
+      that undo the warp before the step. It also trains poses far from the present one.
+    - If any other step exists, three times the smooth L1 distance between `out.warp.points(grid)` and `grid`.
+
+    >>> import equivariant_transformers as et
+    >>> canonicalizer = et.Canonicalizer(["rotation"], in_channels=3)
+    >>> turn = et.Warp.projective(et.group("rotation").matrix(torch.tensor([0.3, -0.2])))
+    >>> alignment_loss(canonicalizer(torch.rand(2, 3, 32, 32), turn)) > 0
+    tensor(True)
+    """
+    if not isinstance(out, Canonicalization):
+        raise TypeError(f"alignment_loss takes the output of a canonicalizer, got a {type(out).__name__}")
+    grid = _grid(out.images)
+    loss = torch.zeros((), device=out.images.device)
+    before = out.start
+    for step in out.steps:
+        if step.evidence is not None:
+            loss = loss + _cross_entropy(step, before, step.evidence, grid)
+        before = Warp(tuple(part.detach() if isinstance(part, Tensor) else part for part in step.warp.steps))
+    if any(step.evidence is None for step in out.steps):
+        moved = out.warp.points(grid.expand(out.images.shape[0], -1, -1))
+        loss = loss + _WEIGHT * F.smooth_l1_loss(moved, grid.expand_as(moved), beta=_BETA)
+    return loss
+
+
+def _cross_entropy(step: Step, before: Warp, evidence: Tensor, grid: Tensor) -> Tensor:
+    """Return the cross-entropy of `evidence` and the positions whose poses undo the warp `before` the step."""
+    chart = step.layer.chart
+    count = len(chart.groups)
+    axes = chart.axes(dtype=grid.dtype, device=grid.device)[:count]
+    poses = [middle - axis for axis, middle in zip(axes, chart.centre, strict=False)]
+    candidates = torch.stack(torch.meshgrid(*poses, indexing="xy"), -1).reshape(-1, count)  # (K, k)
+    undone = remove_pose(chart.groups, candidates).points(grid.expand(len(candidates), -1, -1))  # (K, points, 2)
+    with torch.no_grad():
+        moved = before.points(undone.reshape(1, -1, 2)).reshape(-1, *undone.shape)  # (B, K, points, 2)
+        distance = (moved - grid).nan_to_num(1e3).clamp(-1e3, 1e3).square().sum(-1).mean(-1)
+        target = torch.softmax(-distance / (2 * _SPREAD**2), -1)
+    return -(target * torch.log_softmax(evidence.flatten(1), -1)).sum(-1).mean()
+
+
+def _grid(images: Tensor) -> Tensor:
+    """Return 4 x 4 points `(1, 16, 2)` in the middle of the plane."""
+    line = torch.linspace(-_REACH, _REACH, 4, device=images.device)
+    return torch.stack(torch.meshgrid(line, line, indexing="xy"), -1).reshape(1, -1, 2)

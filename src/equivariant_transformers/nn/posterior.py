@@ -1,0 +1,161 @@
+r"""Pose predictor for photographs: a deep network over the chart, and a prior that keeps uncertain images in place."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from equivariant_transformers.geometry.charts import Chart
+from equivariant_transformers.geometry.projective import at_least_float32
+from equivariant_transformers.nn.buffers import Exact
+from equivariant_transformers.nn.conv import pad
+from equivariant_transformers.nn.prediction import Prediction, check_channels, read
+from equivariant_transformers.nn.window import distances, window
+
+_ROWS = 8  # rows of the chart that are left when one convolution reads them all
+_PRIOR = 3.0  # log of the weight of pose 0 against a pose far away, without evidence
+_WIDTH = 1 / 16  # standard deviation of the prior, as a fraction of the range of the pose
+_SHARPNESS = 4.0  # power of the posterior whose centre is the pose: a compromise between its mean and its mode
+
+
+class PosteriorPredictor(Exact):
+    r"""Predictor for photographs, which starts at the identity.
+
+    A convolutional network over the chart returns the log evidence $\ell(u)$ for content at each position u of the pose
+    axis. The heat map is the posterior $p(u) \propto \exp(\ell(u) + \lambda b(u))$ with a bump b around pose 0. An
+    image without clear evidence keeps its pose. Where the evidence exceeds the prior, the pose follows the content,
+    because the network is equivariant along the pose axis. The pose is the centre of $p^4$, close to the mode of p.
+
+    Samples are weighted by `window`. Brightness and contrast of the visible part are normalised per image.
+    """
+
+    radii: Tensor
+    prior: Tensor
+
+    def __init__(self, chart: Chart, in_channels: int, *, channels: int = 32) -> None:
+        super().__init__()
+        check_channels(in_channels=in_channels, channels=channels)
+        if min(chart.size) < 4:
+            raise ValueError(f"a chart must have at least 4 x 4 samples for a predictor, got {chart.size}")
+        self.chart = chart
+        self.poses = len(chart.groups)
+        self.needs_valid = True
+        trunk = _rows_to_profile if self.poses == 1 else _joint_map
+        self.trunk = trunk(chart, in_channels * chart.sheets, channels)
+        self.head = nn.Conv2d(2 * channels, 1, 1, bias=False)
+        nn.init.zeros_(self.head.weight)
+        self.keep_exact("radii", partial(distances, chart))
+        self.keep_exact("prior", partial(_prior, chart))
+
+    def random_turns(self, images: Tensor) -> Tensor | None:
+        """Return a random number of samples `(B,)` to shift a periodic pose axis by; None for other charts."""
+        if not self.chart.periodic[0]:
+            return None
+        return torch.randint(self.chart.size[1], images.shape[:1], device=images.device)
+
+    def forward(self, images: Tensor, valid: Tensor, turns: Tensor | None = None) -> Prediction:
+        """Return the prediction for images `(B, C, sheets, H, W)`.
+
+        Args:
+            images: samples of the images on the grid of the chart.
+            valid: mask `(B or 1, sheets, H, W)` of the samples inside the images.
+            turns: number of samples `(B,)` by which the content of each image was shifted back along a periodic axis.
+        """
+        x = _standardised(at_least_float32(images), window(self.chart, self.radii, valid)[:, None])
+        evidence = self.head(self.trunk(x.to(images.dtype).flatten(1, 2)))[:, 0]  # (B, 1 or H, W)
+        evidence = at_least_float32(evidence)
+        if turns is not None:
+            places = torch.arange(evidence.shape[-1], device=turns.device) - turns[:, None]
+            evidence = evidence.gather(-1, (places % evidence.shape[-1])[:, None].expand_as(evidence))
+        logits = evidence + self.prior
+        posterior, sharp = (_marginals(logits * power, self.poses) for power in (1.0, _SHARPNESS))
+        still = torch.zeros(self.poses, dtype=logits.dtype, device=logits.device)
+        confidence = read(posterior, self.chart, still).confidence
+        pose = read(sharp, self.chart, still).pose
+        return Prediction(pose, confidence, tuple(posterior), evidence if self.poses == 2 else evidence[:, 0])
+
+
+class _Block(nn.Module):
+    """Convolution, batch normalisation and SiLU, with a shortcut where the shape stays. Periodic axes wrap around."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        channels: int,
+        kernel: tuple[int, int],
+        periodic: tuple[bool, bool],
+        *,
+        stride: int = 1,
+        dilation: int = 1,
+        whole_rows: bool = False,
+    ) -> None:
+        super().__init__()
+        self.periodic = periodic
+        height, width = kernel
+        self.extent = (dilation * (width // 2), 0 if whole_rows else dilation * (height // 2))
+        self.conv = nn.Conv2d(in_channels, channels, kernel, stride=(stride, 1), dilation=dilation, bias=False)
+        self.norm = nn.BatchNorm2d(channels)
+        self.residual = in_channels == channels and stride == 1 and not whole_rows
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features `(B, channels, H / stride, W)` for `(B, in_channels, H, W)`."""
+        y = F.silu(self.norm(self.conv(pad(x, self.extent, self.periodic, "constant"))))
+        return x + y if self.residual else y
+
+
+def _rows_to_profile(chart: Chart, in_channels: int, channels: int) -> nn.Sequential:
+    """Return the network `(B, in_channels, H, W) -> (B, 2 * channels, 1, W)` for charts with one pose axis."""
+    along = (chart.periodic[0], False)
+    rows = -(-chart.size[0] // 2)
+    blocks = [_Block(in_channels, channels, (5, 5), chart.periodic, stride=2)]
+    while rows > _ROWS:
+        before = channels if len(blocks) == 1 else 2 * channels
+        blocks.append(_Block(before, 2 * channels, (3, 3), chart.periodic, stride=2))
+        rows = -(-rows // 2)
+    before = channels if len(blocks) == 1 else 2 * channels
+    blocks.append(_Block(before, 2 * channels, (rows, 3), along, whole_rows=True))
+    blocks += [_Block(2 * channels, 2 * channels, (1, 9), along, dilation=step) for step in _steps(chart.size[1])]
+    return nn.Sequential(*blocks)
+
+
+def _joint_map(chart: Chart, in_channels: int, channels: int) -> nn.Sequential:
+    """Return the network `(B, in_channels, H, W) -> (B, 2 * channels, H, W)` for charts with two pose axes."""
+    blocks = [_Block(in_channels, channels, (5, 5), chart.periodic)]
+    blocks += [_Block(channels, channels, (3, 3), chart.periodic, dilation=step) for step in (1, 2, 4)]
+    blocks.append(_Block(channels, 2 * channels, (1, 1), chart.periodic))
+    return nn.Sequential(*blocks)
+
+
+def _steps(samples: int) -> list[int]:
+    """Return the dilations of convolutions over 9 samples that together see a whole axis of `samples`."""
+    return [2**k for k in range(max(1, math.ceil(math.log2(samples / 8))))]
+
+
+def _standardised(images: Tensor, weights: Tensor) -> Tensor:
+    """Return `images` `(B, C, sheets, H, W)` with zero weighted mean per channel and unit variance, times weights."""
+    total = weights.sum((2, 3, 4), keepdim=True).clamp_min(1e-6)
+    centred = images - (images * weights).sum((2, 3, 4), keepdim=True) / total
+    variance = (centred.square() * weights).sum((2, 3, 4), keepdim=True) / total
+    return centred * weights * torch.rsqrt(variance.mean(1, keepdim=True) + 1e-6)
+
+
+def _marginals(logits: Tensor, poses: int) -> list[Tensor]:
+    """Return the probabilities `(B, samples)` along each pose axis of joint `logits` `(B, H, W)`."""
+    joint = torch.softmax(logits.flatten(1), -1).reshape(logits.shape)
+    return [joint.sum(1), joint.sum(2)][:poses]
+
+
+def _prior(chart: Chart, *, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+    """Return the log prior, `(1, width)` or `(height, width)`: a bump around pose 0 along each pose axis."""
+    axes = chart.axes(dtype=dtype, device=device)[: len(chart.groups)]
+    bumps = []
+    for position, middle, (low, high), wraps in zip(axes, chart.centre, chart.ranges, chart.periodic, strict=False):
+        turn = 2 * math.pi / (high - low)
+        offset = position - middle
+        distance = 2 * torch.sin(turn * offset / 2) / turn if wraps else offset
+        bumps.append(torch.exp(-(distance / (_WIDTH * (high - low))).square() / 2))
+    return _PRIOR * (bumps[0][None] if len(bumps) == 1 else bumps[0][None] * bumps[1][:, None])
