@@ -9,9 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from equivariant_transformers.audit import (
+    FrameConsistency,
     Invariance,
     SelfConsistency,
     assert_equivariant,
+    frame_consistency,
     invariance,
     self_consistency,
 )
@@ -40,6 +42,7 @@ __all__ = [
     "Canonicalizer",
     "Chart",
     "EquivariantTransformer",
+    "FrameConsistency",
     "Group",
     "Invariance",
     "SelfConsistency",
@@ -49,6 +52,7 @@ __all__ = [
     "chart",
     "data",
     "derive",
+    "frame_consistency",
     "group",
     "hub",
     "invariance",
