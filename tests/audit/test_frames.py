@@ -1,4 +1,4 @@
-"""Canonical frames of two transformed versions of the same image."""
+"""Canonical frames of two transformed copies of the same image."""
 
 import math
 from types import SimpleNamespace

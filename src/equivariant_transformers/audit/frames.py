@@ -1,4 +1,4 @@
-r"""Consistency of whole stacks: the canonical frames of two transformed versions of the same image.
+r"""Consistency of whole stacks: the canonical frames of two transformed copies of the same image.
 
 A stack maps $\phi\circ H_1$ and $\phi\circ H_2$ to canonical images whose frames are $F_i = H_i W_i$ in the coordinates
 of $\phi$, where $W_i$ is the warp of the stack. If the stack removes $H_1$ and $H_2$ completely, $F_1 = F_2$.
@@ -27,7 +27,7 @@ _CONTENT = 0.1  # smallest difference of content from the fill value, as a fract
 
 @dataclass(frozen=True, eq=False)
 class FrameConsistency:
-    """Discrepancy between the canonical frames of two transformed versions of each of `B` images.
+    """Discrepancy between the canonical frames of two transformed copies of each of `B` images.
 
     The discrepancy is the rms distance between corresponding content points of the two frames, divided by the rms
     distance of the points from their mean. It is 0 for a stack that removes the transformations completely.
@@ -75,7 +75,7 @@ def frame_consistency(
     modulo: Modulo = None,
     **rendering: Unpack[Rendering],
 ) -> FrameConsistency:
-    """Measure how far the canonical frames of two transformed versions of the same image differ.
+    """Measure how far the canonical frames of two transformed copies of the same image differ.
 
     Args:
         canonicalizer: a `Canonicalizer`, a layer, a `Canonicalized` network, or a callable that maps images to an

@@ -74,7 +74,7 @@ def audit_layers(
     Each image is centred on a canvas and transformed. If the images fill their frame, as photographs do, each layer is
     measured again on content that moves inside a fixed frame. Each layer is measured separately. The ideal slope of
     predicted against true changes of pose is 1. Errors are relative to the range of theta, in the unit of theta, and in
-    pixels. For two layers or more, the canonical frames of two transformed versions of each image are compared.
+    pixels. For two layers or more, the canonical frames of two transformed copies of each image are compared.
     """
     with console.usage():
         where = find_device(device)
@@ -85,19 +85,24 @@ def audit_layers(
         subject = _from_model(model, where) if model else _from_names(group, predictor, seed, where)
     images, origin = _images(subject, config, count, accept_other_files=accept_other_files)
     canvases = _normalised(on_canvas(images, _canvas_pixels(images, subject)), subject)
-    rows = on_canvas_rows(subject.stack, canvases, subject.size)
+    moved = on_canvas_rows(subject.stack, canvases, subject.size)
+    fixed: list[Row] = []
     shown, limits = canvases, CANVAS_LIMITS
     if fills_frame(images):
         shown, limits = _normalised(images, subject), frame_limits(subject.augmentation)
-        rows += fixed_frame_rows(subject.stack, shown, subject.size, limits)
+        fixed = fixed_frame_rows(subject.stack, shown, subject.size, limits)
     frames = stack_frames(subject.stack, shown, subject.size, limits, subject.modulo)
     if out is not None:
-        _plot(rows, out)
+        _plot(moved + fixed, out)
     if as_json:
-        figures = {"parameters": [row.figures for row in rows], "frames": frame_figures(frames)}
+        figures = {
+            "parameters": [row.figures for row in moved],
+            "fixed_frame": [row.figures for row in fixed],
+            "frames": frame_figures(frames),
+        }
         console.print_json({"images": len(images), "dataset": dataset, "origin": origin, **figures})
     else:
-        print_audit(rows, frames)
+        print_audit(moved + fixed, frames)
 
 
 def _from_model(model: str, device: torch.device) -> Subject:

@@ -41,17 +41,30 @@ class Row:
     @property
     def figures(self) -> dict[str, Any]:
         """Figures of the row for JSON."""
-        return {
-            "name": self.result.names[0],
-            "content": self.content,
-            "theta": list(self.theta),
-            "slope": self.result.slope.item(),
-            "interval": _number(self.result.slope_interval.item()),  # NaN for a single image
-            "rms": self.result.rms.item(),
-            "median": self.result.median.item(),
-            "rms_theta": self.result.rms_theta.item(),
-            "rms_pixels": self.result.rms_pixels.item(),
+        measures = {
+            "slope": self.result.slope,
+            "interval": self.result.slope_interval,  # NaN for a single image
+            "rms": self.result.rms,
+            "median": self.result.median,
+            "rms_theta": self.result.rms_theta,
+            "rms_pixels": self.result.rms_pixels,
         }
+        numbers = {name: _number(value.item()) for name, value in measures.items()}
+        return {"name": self.result.names[0], "content": self.content, "theta": list(self.theta), **numbers}
+
+    @property
+    def cells(self) -> list[str]:
+        """Cells of the row of a table."""
+        found = self.result
+        slope, interval = found.slope.item(), found.slope_interval.item()
+        return [
+            found.names[0],
+            self.content,
+            f"{self.theta[0]:+.2f} .. {self.theta[1]:+.2f}",
+            f"{slope:.3f}" if math.isnan(interval) else f"{slope:.3f} ± {interval:.3f}",
+            *(f"{value.item():.4f}" for value in (found.rms, found.median, found.rms_theta)),
+            f"{found.rms_pixels.item():.2f}",
+        ]
 
 
 def on_canvas_rows(stack: Canonicalizer, canvases: Tensor, size: tuple[int, int]) -> list[Row]:
@@ -110,22 +123,8 @@ def stack_frames(
 
 def print_audit(rows: Sequence[Row], frames: FrameConsistency | None) -> None:
     """Print the table of `rows`, and the discrepancy of the stack's frames."""
-    cells = []
-    for row in rows:
-        figures = row.figures
-        interval = "" if figures["interval"] is None else f" ± {figures['interval']:.3f}"
-        cells.append(
-            [
-                figures["name"],
-                figures["content"],
-                f"{row.theta[0]:+.2f} .. {row.theta[1]:+.2f}",
-                f"{figures['slope']:.3f}{interval}",
-                *(f"{figures[name]:.4f}" for name in ("rms", "median", "rms_theta")),
-                f"{figures['rms_pixels']:.2f}",
-            ]
-        )
     columns = ("parameter", "content", "theta", ">slope (95 %)", ">rms", ">median", ">rms theta", ">rms pixels")
-    console.table(*columns, rows=cells)
+    console.table(*columns, rows=[row.cells for row in rows])
     if frames is not None:
         console.say(str(frames))
 

@@ -155,11 +155,7 @@ def _train(
                 Classifier(cast(Canonicalized, job.module), card).save(directory / MODEL)
                 audit = _audit(job, splits.validation) if settings.layers else None
     if as_json:
-        found = (
-            None
-            if audit is None
-            else {"parameters": [row.figures for row in audit[0]], "frames": frame_figures(audit[1])}
-        )
+        found = audit and {"fixed_frame": [row.figures for row in audit[0]], "frames": frame_figures(audit[1])}
         console.print_json({**results.to_dict(record), "directory": str(directory), "audit": found})
     if result.failure:
         raise console.Failure(f"training diverged: {result.failure}", console.DIVERGED)
