@@ -21,7 +21,7 @@ from equivariant_transformers.nn.augment import Augmentation
 from equivariant_transformers.nn.canonicalizer import Canonicalized, Canonicalizer
 from equivariant_transformers.nn.layers import Layer
 
-_LARGE = 256  # side in pixels from which images are not enlarged four-fold
+_LARGE = 128  # side in pixels that images are enlarged to, at most four-fold
 CANVAS_LIMITS = {name: max(map(abs, theta)) for name, theta in THETA.items()}
 """Largest theta of each group on a canvas."""
 
@@ -170,8 +170,10 @@ def _parameters(stack: Canonicalizer) -> list[tuple[Layer, int, Group]]:
 
 
 def _enlarged(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return `images` enlarged for sampling test images of `size`: four-fold, less if they are large already."""
+    """Return `images` enlarged to up to four times `size`, for sampling test images; larger images are not changed."""
     factor = min(4, max(1, math.ceil(_LARGE / max(size))))
+    if min(images.shape[-2] / size[0], images.shape[-1] / size[1]) >= factor:
+        return images
     return Warp.identity().image(images, size=(factor * size[0], factor * size[1]), mode="bicubic", padding="border")
 
 

@@ -41,7 +41,8 @@ from equivariant_transformers.training.locks import InUseError, hold
 MODEL = "model.safetensors"
 RESULT = "result.json"
 
-_AUDITED = 16  # number of validation images for the audit of the layers
+_AUDITED = (4, 16)  # smallest and largest number of validation images for the audit of the layers
+_AUDITED_PIXELS = 2**16  # in these images together, so that the audit takes a few seconds
 
 
 def train_model(
@@ -169,8 +170,10 @@ def _train(
 def _audit(job: Job, validation: ImageSet) -> tuple[list[Row], FrameConsistency | None]:
     """Measure the layers of a trained network on the first validation images."""
     network = cast(Canonicalized, job.module)
-    images = validation.normalise(validation.images[:_AUDITED])
-    size, limits = (images.shape[-2], images.shape[-1]), frame_limits(job.augmentation)
+    size, limits = (validation.images.shape[-2], validation.images.shape[-1]), frame_limits(job.augmentation)
+    least, most = _AUDITED
+    count = max(least, min(most, _AUDITED_PIXELS // (size[0] * size[1])))
+    images = validation.normalise(validation.images[:count])
     rows = fixed_frame_rows(network.canonicalizer, images, size, limits)
     return rows, stack_frames(network.canonicalizer, images, size, limits, modulo_of(network))
 
