@@ -40,7 +40,7 @@ def test_a_picture_is_drawn_over_its_frame(size, extent):
 
 def test_a_dollar_is_a_dollar():
     plot = Figure()
-    result = et.SelfConsistency(("$a_b$",), torch.linspace(0, 1, 3), torch.rand(1, 3, 2))
+    result = et.SelfConsistency(("$a_b$",), torch.linspace(0, 1, 3), *torch.rand(2, 1, 3, 2))
     viz.pose_plot(result, plot.subplots())
     assert plot.axes[0].get_title().startswith(r"\$a b\$: slope")
 

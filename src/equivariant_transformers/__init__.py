@@ -9,9 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from equivariant_transformers.audit import (
+    FrameConsistency,
     Invariance,
     SelfConsistency,
     assert_equivariant,
+    frame_consistency,
     invariance,
     self_consistency,
 )
@@ -41,6 +43,7 @@ __all__ = [
     "Canonicalizer",
     "Chart",
     "EquivariantTransformer",
+    "FrameConsistency",
     "Group",
     "Invariance",
     "SelfConsistency",
@@ -51,6 +54,7 @@ __all__ = [
     "chart",
     "data",
     "derive",
+    "frame_consistency",
     "group",
     "hub",
     "invariance",

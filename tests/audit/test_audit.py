@@ -351,7 +351,16 @@ def test_an_assertion_fails_on_nan():
 
 def test_results_print_as_tables():
     result = audit.self_consistency(lambda images: torch.zeros(len(images), 1), blobs(), (-1, 1), group="x_shear")
-    assert str(result).splitlines()[-1].split() == ["x_shear", "0.000", "±", "nan", "0.3227", "0.2500"]
+    assert str(result).splitlines()[-1].split() == [
+        "x_shear",
+        "0.000",
+        "±",
+        "nan",
+        "0.3227",
+        "0.2500",
+        "0.6455",
+        "3.45",
+    ]
     lines = str(audit.invariance(nn.Flatten(), blobs(), torch.tensor([0.0, 0.1]), group="rotation")).splitlines()
     assert lines[2].split() == ["0.000", "0.0000", "0.0%"]
     assert lines[-1].split()[0] == "overall"
@@ -386,6 +395,11 @@ def test_results_print_as_tables():
         ({"size": (8, 0)}, ValueError, "width must be at least 1, got 0"),
         ({"size": (8.5, 8)}, TypeError, "height must be a whole number, got 8.5"),
         ({"size": (10**9, 10**9)}, ValueError, "height must be at most 16384"),
+        *(({"crop": crop}, ValueError, r"crop must be a fraction.*\(0, 1\]") for crop in (0, -1, 1.5)),
+        ({"crop": "half"}, TypeError, "crop must be a number, got 'half'"),
+        *(({"centre": centre}, ValueError, r"centre must be \(dx, dy\) in pixels") for centre in (1, (1,), None)),
+        ({"centre": (math.inf, 0)}, ValueError, "centre must be finite"),
+        ({"centre": ("left", 0)}, TypeError, "dx must be a number"),
         ({"fill": "black"}, TypeError, "fill must be a number, got 'black'"),
         ({"fill": math.nan}, ValueError, "fill must be a number, got nan"),
         ({"group": 5}, ValueError, "group must be a group or its name"),

@@ -118,7 +118,23 @@ def test_train_writes_all_there_is_to_know(trained, bars):
 def test_train_prints_a_line_an_epoch_and_the_result_on_stdout(et, bars, tmp_path):
     out, err = et("train", bars, *SMALL, "--epochs", 1, "--out", tmp_path / "run")
     assert re.search(r"epoch 1/1: loss [\d.]+, validation [\d.]+ %, best [\d.]+ %, [\d.]+ s\n$", err)
-    assert re.fullmatch(r"test error [\d.]+ % with epoch 1 of 1, .*\nmodel: .*model\.safetensors\n", out)
+    assert re.match(r"test error [\d.]+ % with epoch 1 of 1, .*\nmodel: .*model\.safetensors\nparameter ", out)
+    assert re.search(r"\nrotation   0\.\d\d of the image  -3\.14 \.\. \+3\.14 .*\n$", out)  # one layer: no stack
+
+
+def test_train_audits_the_stack_in_the_range_of_the_augmentation(et, bars, tmp_path):
+    options = ("--layers", "rotation,x_shear", "--augment", "x_shear=0.1", "--chart", "log_polar", "--epochs", 1)
+    found = json.loads(et("train", bars, *SMALL, *options, "--out", tmp_path / "run", "--json").out)["audit"]
+    assert [(entry["name"], entry["theta"][1]) for entry in found["fixed_frame"]] == [
+        ("rotation", pytest.approx(np.pi)),
+        ("x_shear", 0.1),
+    ]
+    assert found["frames"]["modulo"] == "similarity"
+    assert len(found["frames"]["quartiles"]) == len(found["frames"]["quartiles_no_layers"]) == 3
+    out, _ = et("train", bars, *SMALL, *options, "--out", tmp_path / "run")
+    assert "\nframe consistency modulo similarity: " in out
+    bare = et("train", bars, *SMALL, "--layers", "none", "--epochs", 1, "--out", tmp_path / "bare", "--json").out
+    assert json.loads(bare)["audit"] is None
 
 
 def test_the_same_command_goes_on_and_fresh_begins_anew(et, bars, tmp_path):
@@ -492,6 +508,10 @@ def test_audit_of_layers_by_name(et, bars, tmp_path):
     assert list(parameters) == ["x_translation", "rotation", "dilation"]
     assert parameters["x_translation"]["slope"] == pytest.approx(1, abs=0.02)
     assert parameters["rotation"]["theta"] == pytest.approx([-np.pi, np.pi])
+    fixed = {entry["name"]: entry for entry in found["fixed_frame"]}  # the bars fill their frame
+    assert list(fixed) == list(parameters)
+    assert fixed["x_translation"]["slope"] < 0.5  # noise comes and goes at the edges
+    assert found["frames"]["modulo"] is None
     with Image.open(picture) as plot:
         assert plot.format == "PNG"
 
@@ -509,9 +529,11 @@ def test_audit_tells_predictors_apart(et, bars):
 
 def test_audit_of_a_model(et, trained, bars):
     out, _ = et("audit", trained / "model.safetensors", "--dataset", bars, "--count", 1)
-    head, row = out.splitlines()
-    assert head.split() == ["parameter", "theta", "slope", "(95", "%)", "rms", "median"]
-    assert row.startswith("rotation   -3.14 .. +3.14")
+    head, canvas, frame = out.splitlines()  # one layer is not a stack
+    assert re.split("  +", head)[:4] == ["parameter", "content", "theta", "slope (95 %)"]
+    assert re.split("  +", head)[4:] == ["rms", "median", "rms theta", "rms pixels"]
+    assert re.match(r"rotation   on a canvas        -3.14 .. \+3.14 ", canvas)
+    assert re.match(r"rotation   0.6\d of the image  -3.14 .. \+3.14 ", frame)
 
 
 # Data and information

@@ -118,6 +118,7 @@ def test_audits(fuzz):
                 pick(random, torch.rand(2, 1, 8, 8)),
                 pick(random, (-0.1, 0.1), torch.tensor([0.1, 0.2])),
                 **some(random, group=["x_shear", ["rotation"]], size=[(8, 8)], fill=[0.5], batch_size=[1, 64]),
+                **some(random, crop=[None, 0.7], centre=[(0, 0), (1.5, 0)]),
                 **some(random, **limits),
             )
         except AssertionError as error:

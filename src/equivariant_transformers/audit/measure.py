@@ -3,56 +3,58 @@ r"""Measurements of self-consistency, $f(T_\theta\phi) = f(\phi) + \theta$, and 
 `self_consistency` compares predicted with true changes of pose. `invariance` compares outputs. `assert_equivariant`
 raises an error if the self-consistency is poor. All three take any module or callable, and transform the images. Each
 test image is sampled once from a larger image and filtered, so that interpolation does not affect the measurement.
+By default the whole image moves, frame included. With `crop`, content moves inside a fixed frame that it fills.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor, nn
-from typing_extensions import TypedDict, Unpack
+from torch import Tensor
+from typing_extensions import Unpack
 
-from equivariant_transformers.arguments import real_number, whole_number
+from equivariant_transformers.arguments import real_number
+from equivariant_transformers.audit.rendering import (
+    Function,
+    Renderer,
+    Rendering,
+    Theta,
+    check_centre,
+    evaluating,
+    make_renderer,
+    pixel_pitch,
+    shape_of,
+    theta_values,
+)
 from equivariant_transformers.audit.results import Invariance, SelfConsistency
+from equivariant_transformers.geometry.frame import pixel_centres
 from equivariant_transformers.geometry.groups import Group, group
 from equivariant_transformers.geometry.motion import group_warp
-from equivariant_transformers.geometry.resampling import check_images, outside
 from equivariant_transformers.geometry.warp import Warp
 from equivariant_transformers.nn.canonicalization import Canonicalization
 from equivariant_transformers.nn.canonicalizer import Canonicalized, Canonicalizer
 from equivariant_transformers.nn.layers import EquivariantTransformer, SpatialTransformer
 from equivariant_transformers.text import quote
 
-Function = Callable[[Tensor], Any]
 Groups = str | Group | Sequence[str | Group]
-Theta = Tensor | Sequence[float]
 Comparison = Callable[[Any, Any, Warp], Tensor]
 
-_ENLARGEMENT = 4
-_VALUES = 9  # number of values of theta for a range
-_MOST_PIXELS = 2**14  # per side of a test image
 _MARGIN = 2  # pixels at the edge of an image that interpolation mixes with the fill value
-
-
-class Rendering(TypedDict, total=False):
-    """Options for the transformed test images. All fields are optional."""
-
-    size: tuple[int, int] | None
-    """Size (height, width) of the test images, which are sampled from larger `images`. By default, test images have the
-    size of `images` and are sampled from a four-fold bicubic enlargement. Another aspect ratio crops the images or
-    adds fill, as in `Warp.image`."""
-    fill: float | None
-    """Fill value outside the images. The default is the `fill` of the layer, else the mean of each image's border."""
-    batch_size: int
-    """Number of images per batch; 64 by default."""
+_DISC = 0.7  # radius of the disc over which displacements are averaged
+_TICKS = 15  # points of the disc along its diameter
 
 
 def self_consistency(
-    layer: Function, images: Tensor, theta: Theta, *, group: Groups | None = None, **rendering: Unpack[Rendering]
+    layer: Function,
+    images: Tensor,
+    theta: Theta,
+    *,
+    group: Groups | None = None,
+    centre: tuple[float, float] = (0, 0),
+    **rendering: Unpack[Rendering],
 ) -> SelfConsistency:
     r"""Measure the self-consistency of predicted poses: $f(T_\theta\phi) - f(\phi)$ against $\theta$.
 
@@ -64,9 +66,12 @@ def self_consistency(
         layer: a layer, a `Canonicalizer`, or a callable that maps images to poses `(B,)` or `(B, k)`, or to an object
             with such poses as `.pose`. A module is run in evaluation mode, and its mode is restored afterwards.
         images: `(B, C, H, W)`.
-        theta: values `(n,)` of the parameter, or a pair (low, high) for nine evenly spaced values.
+        theta: values `(n,)` of the parameter, or a pair (low, high) for nine values. The nine values are evenly spaced;
+            with `crop`, they lie between the samples of every chart, see `off_grid`.
         group: name or `Group` of the transformation, one per parameter; by default the groups of the layer.
-        rendering: options for the transformed images, see `Rendering`.
+        centre: point that the group acts about, (dx, dy) in pixels from the centre of the test image.
+        rendering: options for the transformed images, see `Rendering`. `crop` gives the strict measurement: content
+            moves inside a fixed frame that it fills, as in photographs.
 
     >>> x = torch.linspace(-1, 1, 32)
     >>> blob = torch.exp(-20 * ((x - 0.1) ** 2 + x[:, None] ** 2))[None, None]
@@ -77,22 +82,31 @@ def self_consistency(
     """
     layer = layer.canonicalizer if isinstance(layer, Canonicalized) else layer
     groups = _own_groups(layer) if group is None else _as_groups(group)
-    values = _values(theta)
+    values = theta_values(theta, crop=rendering.get("crop"))
+    test = make_renderer(layer, images, **rendering)
     iterations = layer.iterations if isinstance(layer, Canonicalizer) else 1
 
     def change(reference: Any, moved: Any, warp: Warp) -> Tensor:
         return _pose(moved, len(groups), iterations) - _pose(reference, len(groups), iterations)
 
-    predicted = []
+    predicted, displacement = [], []
     for parameter, acting in enumerate(groups):
-        changes = _compare(layer, images, acting, values, change, **rendering)  # (n, B, k)
+        changes = _compare(layer, images, acting, values, change, test, centre)  # (n, B, k)
         error = acting.compose(changes[..., parameter], -values[:, None])  # within half a period of 0
         predicted.append(values[:, None] + error)
-    return SelfConsistency(tuple(acting.name for acting in groups), values, torch.stack(predicted))
+        displacement.append(_displacement(acting, error, test.size))
+    names = tuple(acting.name for acting in groups)
+    return SelfConsistency(names, values, torch.stack(predicted), torch.stack(displacement))
 
 
 def invariance(
-    layer: Function, images: Tensor, theta: Theta, *, group: str | Group | None = None, **rendering: Unpack[Rendering]
+    layer: Function,
+    images: Tensor,
+    theta: Theta,
+    *,
+    group: str | Group | None = None,
+    centre: tuple[float, float] = (0, 0),
+    **rendering: Unpack[Rendering],
 ) -> Invariance:
     r"""Measure the change of the output when `group` acts on the images: $L(T_\theta\phi)$ against $L(\phi)$.
 
@@ -101,15 +115,16 @@ def invariance(
     pose is exact. For models that return a tensor `(B, ...)`, the outputs are compared. See `Invariance` for the
     formula and `self_consistency` for the arguments.
 
-    >>> result = invariance(nn.Flatten(), torch.rand(2, 1, 16, 16), (0.1, 0.5), group="rotation")
+    >>> result = invariance(torch.nn.Flatten(), torch.rand(2, 1, 16, 16), (0.1, 0.5), group="rotation")
     >>> result.overall > 0.1
     True
     """
     acting, *others = _own_groups(layer) if group is None else _as_groups(group)
     if others:
         raise ValueError(f"invariance is measured for one group at a time, got {1 + len(others)}; pass one as group=")
-    values = _values(theta)
-    sums = _compare(layer, images, acting, values, _difference, **rendering)  # (n, B, 2 or 3)
+    values = theta_values(theta, crop=rendering.get("crop"))
+    test = make_renderer(layer, images, **rendering)
+    sums = _compare(layer, images, acting, values, _difference, test, centre)  # (n, B, 2 or 3)
     difference, reference, *changed = sums.unbind(-1)
     return Invariance(acting.name, values, difference, reference, changed[0].bool() if changed else None)
 
@@ -120,6 +135,7 @@ def assert_equivariant(
     theta: Theta,
     *,
     group: Groups | None = None,
+    centre: tuple[float, float] = (0, 0),
     slope: float = 0.05,
     median: float = 0.02,
     rms: float = 0.05,
@@ -135,14 +151,14 @@ def assert_equivariant(
     Traceback (most recent call last):
     ...
     AssertionError: not equivariant: the slope of x_shear is 0, not 1 ± 0.05
-    self-consistency: 9 values of theta from -1 to 1, images: 4; errors relative to that range
-    parameter    slope   (95 %)     rms   median
-    x_shear      0.000 ± 0.000   0.3227   0.2500
+    self-consistency: 9 values of theta from -1 to 1, images: 4; rms and median relative to that range
+    parameter    slope   (95 %)     rms   median  rms theta  rms pixels
+    x_shear      0.000 ± 0.000   0.3227   0.2500     0.6455        1.67
     """
     for name, limit in (("slope", slope), ("median", median), ("rms", rms)):
         if real_number(name, limit) < 0:
             raise ValueError(f"{name} is the largest allowed error and must be at least 0, got {limit}")
-    result = self_consistency(layer, images, theta, group=group, **rendering)
+    result = self_consistency(layer, images, theta, group=group, centre=centre, **rendering)
     failures = []
     for parameter, name in enumerate(result.names):
         for figure, found, ideal, allowed in (
@@ -165,32 +181,21 @@ def _compare(
     acting: Group,
     theta: Tensor,
     comparison: Comparison,
-    *,
-    size: tuple[int, int] | None = None,
-    fill: float | None = None,
-    batch_size: int = 64,
+    test: Renderer,
+    centre: tuple[float, float],
 ) -> Tensor:
     r"""Return `(n, B, m)`, `comparison` of $L(\phi)$, $L(T_\theta\phi)$ and $T_\theta$ for all theta and images."""
-    _check(layer, images)
-    batch_size = whole_number("batch_size", batch_size)
-    height, width = images.shape[-2:] if size is None else _size(size)
-    device = next(_tensors(layer), images).device
-    theta = torch.cat((theta.new_zeros(1), theta)).to(torch.promote_types(images.dtype, torch.float32))
-    warps = [group_warp(acting, value) for value in theta.to(device)]
-    fill = _own_background(layer) if fill is None else real_number("fill", fill)
+    centre = check_centre(centre)
+    warps = [test.transformation(acting, value, centre) for value in (theta.new_zeros(()), *theta)]
     columns = []
-    with _evaluating(layer):
-        for start in range(0, len(images), batch_size):
-            originals = images[start : start + batch_size].to(device)
-            if size is None:
-                large = (_ENLARGEMENT * height, _ENLARGEMENT * width)
-                originals = Warp.identity().image(originals, size=large, mode="bicubic", padding="border")
-            value = outside(originals, fill)
-            outputs = (  # a generator: memory does not grow with the number of thetas
-                layer(warp.image(originals, size=(height, width), fill=value, antialias=True)) for warp in warps
-            )
+    with evaluating(layer):
+        for _, originals in test.batches(images):
+            # a generator: memory does not grow with the number of thetas
+            outputs = (layer(test.image(originals, warp)) for warp in warps)
             reference = next(outputs)
-            rows = [comparison(reference, moved, warp) for moved, warp in zip(outputs, warps[1:], strict=True)]
+            rows = [
+                comparison(reference, moved, test.zoom @ warp) for moved, warp in zip(outputs, warps[1:], strict=True)
+            ]
             if len(rows[0]) != len(originals):
                 raise ValueError(
                     f"the layer returned {len(rows[0])} outputs for {len(originals)} images, not one per image"
@@ -199,11 +204,28 @@ def _compare(
     return torch.cat(columns, 1)
 
 
+def _displacement(acting: Group, error: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return the rms displacement `(n, B)` in pixels by the transformations of `error` `(n, B)`.
+
+    The mean is over the part inside the image of a disc of radius 0.7. A displacement is limited to the longer side.
+    """
+    x, y = (ticks.flatten() for ticks in pixel_centres(size, error.dtype, error.device))
+    ticks = torch.linspace(-_DISC, _DISC, _TICKS, dtype=error.dtype, device=error.device)
+    points = torch.cartesian_prod(ticks, ticks)
+    inside = (points.norm(dim=-1) <= _DISC) & (points[:, 0].abs() <= x.max()) & (points[:, 1].abs() <= y.max())
+    points = points[inside][None]
+    warp = group_warp(acting, error.flatten())
+    pixels = ((warp.points(points) - points) / error.new_tensor(pixel_pitch(size))).norm(dim=-1)  # (n B, points)
+    pixels = torch.where(warp.visible(points), pixels, torch.inf).clamp_max(max(size))
+    rms = pixels.square().mean(-1).sqrt().reshape(error.shape)
+    return torch.where(error.isfinite(), rms, torch.nan)
+
+
 def _pose(output: Any, parameters: int, iterations: int) -> Tensor:
     """Return the pose `(B, parameters)` of the first iteration in the output of a layer."""
     pose = getattr(output, "pose", output)
     if not isinstance(pose, Tensor) or pose.ndim not in (1, 2):
-        raise TypeError(f"the layer must return poses (B,) or (B, k), or an object with .pose; got {_shape(pose)}")
+        raise TypeError(f"the layer must return poses (B,) or (B, k), or an object with .pose; got {shape_of(pose)}")
     pose = pose[:, None] if pose.ndim == 1 else pose
     if pose.shape[1] != parameters * iterations:
         raise ValueError(
@@ -217,7 +239,7 @@ def _difference(reference: Any, moved: Any, warp: Warp) -> Tensor:
     if isinstance(reference, Canonicalization):
         return _image_difference(reference, moved, warp)
     if not isinstance(reference, Tensor) or reference.ndim == 0:
-        raise TypeError(f"the layer must return a tensor (B, ...) or a Canonicalization, got {_shape(reference)}")
+        raise TypeError(f"the layer must return a tensor (B, ...) or a Canonicalization, got {shape_of(reference)}")
     before, after = (_exact(output).reshape(len(output), -1) for output in (reference, moved))
     columns = [(after - before).square().sum(1), before.square().sum(1)]
     if reference.ndim == 2 and reference.shape[1] > 1:
@@ -238,36 +260,6 @@ def _image_difference(reference: Canonicalization, moved: Canonicalization, warp
     return torch.stack(sums, 1)
 
 
-def _values(theta: Theta) -> Tensor:
-    """Return the values `(n,)` of theta in float64, evenly spaced for a range."""
-    try:
-        if isinstance(theta, Tensor) and theta.is_complex():
-            raise TypeError  # replaced by the error below
-        dense = theta.detach().to_dense() if isinstance(theta, Tensor) else theta
-        values = torch.as_tensor(dense, dtype=torch.float64, device="cpu")
-        if not isinstance(theta, Tensor) and values.shape == (2,):
-            low, high = values.tolist()
-            values = torch.linspace(low, high, _VALUES, dtype=torch.float64, device="cpu")
-    except (OverflowError, RuntimeError, TypeError, ValueError):
-        values = torch.empty(0, device="cpu")
-    if values.ndim != 1 or not values.numel() or not values.isfinite().all() or values.min() == values.max():
-        raise ValueError(
-            f"theta must be at least two distinct finite values (n,), or a range (low, high); got {quote(theta)}"
-        )
-    return values
-
-
-def _size(size: Any) -> tuple[int, int]:
-    """Return the height and width of the test images."""
-    try:
-        height, width = size
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"size must be (height, width), or None for the size of the images; got {quote(size)}"
-        ) from None
-    return whole_number("height", height, most=_MOST_PIXELS), whole_number("width", width, most=_MOST_PIXELS)
-
-
 def _own_groups(layer: Function) -> tuple[Group, ...]:
     if isinstance(layer, Canonicalizer):
         return tuple(acting for part in layer.layers for acting in _own_groups(part))
@@ -285,46 +277,5 @@ def _as_groups(groups: Groups) -> tuple[Group, ...]:
     return tuple(group(one) for one in groups)
 
 
-def _own_background(layer: Function) -> float | None:
-    parts = layer.modules() if isinstance(layer, nn.Module) else (layer,)
-    found = (getattr(part, "fill", None) for part in parts)
-    return next((float(value) for value in found if isinstance(value, (int, float))), None)
-
-
-def _tensors(layer: Function) -> Iterator[Tensor]:
-    if isinstance(layer, nn.Module):
-        yield from layer.parameters()
-        yield from layer.buffers()
-
-
-@contextmanager
-def _evaluating(layer: Function) -> Iterator[None]:
-    """Disable gradients and switch to evaluation mode; restore the mode of every submodule afterwards."""
-    modes = [(part, part.training) for part in layer.modules()] if isinstance(layer, nn.Module) else []
-    try:
-        if isinstance(layer, nn.Module):
-            layer.eval()
-        with torch.no_grad():
-            yield
-    finally:
-        for part, training in modes:
-            part.training = training
-
-
-def _check(layer: Function, images: Tensor) -> None:
-    if not callable(layer):
-        raise TypeError(f"layer must be a layer or a function of images, got {quote(layer)}")
-    if not isinstance(images, Tensor) or images.is_nested or images.ndim != 4 or not len(images):
-        raise ValueError(f"images must have the shape (B, C, H, W) with at least one image, got {_shape(images)}")
-    check_images(images)
-    if images.is_meta:
-        raise ValueError("images on the meta device have no pixels: create them on another device")
-
-
 def _exact(values: Tensor) -> Tensor:
     return values.detach().cpu().double()
-
-
-def _shape(value: Any) -> str:
-    dense = isinstance(value, Tensor) and not value.is_nested
-    return f"shape {tuple(value.shape)}" if dense else type(value).__name__

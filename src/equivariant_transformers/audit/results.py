@@ -13,7 +13,8 @@ from torch import Tensor
 class SelfConsistency:
     r"""Predicted against true changes of pose, for `k` parameters, `n` values of theta and `B` images.
 
-    Each measure is a tensor `(k,)`, one entry per parameter. Errors are relative to the range of theta.
+    Each measure is a tensor `(k,)`, one entry per parameter. `rms` and `median` are relative to the range of theta,
+    `rms_theta` is in the unit of the group, and `rms_pixels` in pixels of the test images.
     """
 
     names: tuple[str, ...]
@@ -22,6 +23,9 @@ class SelfConsistency:
     """True changes `(n,)`, float64."""
     predicted: Tensor
     r"""Predicted changes $f(T_\theta\phi) - f(\phi)$, `(k, n, B)`; for a periodic group, the value nearest to theta."""
+    displacement: Tensor
+    """Displacement `(k, n, B)` in pixels that the error of the pose causes: the root mean square over the image points
+    within 0.7 of the centre, limited to the longer side of the image."""
 
     @property
     def error(self) -> Tensor:
@@ -57,17 +61,30 @@ class SelfConsistency:
         """Median of the absolute error."""
         return self.error.abs().flatten(1).quantile(0.5, dim=-1)
 
+    @property
+    def rms_theta(self) -> Tensor:
+        """Root mean square of predicted minus true change, in the unit of the group; radians for rotation."""
+        return (self.predicted - self.theta[:, None]).square().mean((1, 2)).sqrt()
+
+    @property
+    def rms_pixels(self) -> Tensor:
+        """Root mean square of the displacement in pixels that the error of the pose causes, see `displacement`."""
+        return self.displacement.square().mean((1, 2)).sqrt()
+
     def __str__(self) -> str:
         _, values, images = self.predicted.shape
         width = max(len("parameter"), *map(len, self.names))
         lines = [
             f"self-consistency: {values} values of theta from {self.theta.min():.3g} to {self.theta.max():.3g}, "
-            f"images: {images}; errors relative to that range",
-            f"{'parameter':<{width}}    slope   (95 %)     rms   median",
+            f"images: {images}; rms and median relative to that range",
+            f"{'parameter':<{width}}    slope   (95 %)     rms   median  rms theta  rms pixels",
         ]
-        columns = zip(self.names, self.slope, self.slope_interval, self.rms, self.median, strict=True)
-        for name, slope, interval, rms, median in columns:
-            lines.append(f"{name:<{width}}  {slope:7.3f} ± {interval:<6.3f} {rms:7.4f}  {median:7.4f}")
+        measures = (self.slope, self.slope_interval, self.rms, self.median, self.rms_theta, self.rms_pixels)
+        for name, slope, interval, rms, median, theta, pixels in zip(self.names, *measures, strict=True):
+            lines.append(
+                f"{name:<{width}}  {slope:7.3f} ± {interval:<6.3f} {rms:7.4f}  {median:7.4f}"
+                f"  {theta:9.4f}  {pixels:10.2f}"
+            )
         return "\n".join(lines)
 
 

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
 from torch import Tensor
 
-from equivariant_transformers.audit import self_consistency
-from equivariant_transformers.audit.probes import THETA, on_canvas
-from equivariant_transformers.audit.results import SelfConsistency
+from equivariant_transformers.audit.frames import Modulo
+from equivariant_transformers.audit.probes import fills_frame, on_canvas
 from equivariant_transformers.cli import console, models
 from equivariant_transformers.cli.data import AcceptOtherFiles
-from equivariant_transformers.geometry.groups import Group, lookup
-from equivariant_transformers.nn.layers import Layer, make_layer
+from equivariant_transformers.cli.layer_audit import (
+    CANVAS_LIMITS,
+    Row,
+    fixed_frame_rows,
+    frame_figures,
+    frame_limits,
+    modulo_of,
+    on_canvas_rows,
+    print_audit,
+    stack_frames,
+)
+from equivariant_transformers.geometry.groups import lookup
+from equivariant_transformers.nn.augment import Augmentation
+from equivariant_transformers.nn.canonicalizer import Canonicalizer
+from equivariant_transformers.nn.layers import make_layer
 from equivariant_transformers.nn.predictors import PREDICTORS
 from equivariant_transformers.training import Config
 from equivariant_transformers.training.job import find_data, find_device, is_folder, load_data
@@ -26,13 +38,17 @@ _CANVAS = 256  # minimum side in pixels of the canvas that the transformed image
 
 @dataclass(frozen=True)
 class Subject:
-    """Layers to audit, the shape of their input, and the scale and shift that normalise its bytes."""
+    """Stack of layers to audit, the shape of its input, and the scale and shift that normalise its bytes."""
 
-    layers: list[Layer]
+    stack: Canonicalizer
     channels: int
     size: tuple[int, int]
     scale: Tensor
     shift: Tensor
+    augmentation: Augmentation
+    """Augmentation in training."""
+    modulo: Modulo
+    """Transformation that the backbone absorbs."""
 
 
 def audit_layers(
@@ -55,8 +71,10 @@ def audit_layers(
 ) -> None:
     """Measure the self-consistency of each layer: whether its pose follows the transformation of its input.
 
-    Each image is centred on a canvas and transformed. Each layer is measured separately. The ideal slope of predicted
-    against true changes of pose is 1. Errors are relative to the range of theta.
+    Each image is centred on a canvas and transformed. If the images fill their frame, as photographs do, each layer is
+    measured again on content that moves inside a fixed frame. Each layer is measured separately. The ideal slope of
+    predicted against true changes of pose is 1. Errors are relative to the range of theta, in the unit of theta, and in
+    pixels. For two layers or more, the canonical frames of two transformed copies of each image are compared.
     """
     with console.usage():
         where = find_device(device)
@@ -65,29 +83,26 @@ def audit_layers(
         if model and group:
             raise ValueError(f"got model {model} and --group {group}; give a model or --group, not both")
         subject = _from_model(model, where) if model else _from_names(group, predictor, seed, where)
-    pictures, origin = _pictures(subject, config, count, accept_other_files=accept_other_files)
-    found = [
-        _follow(layer, pictures, acting, index, subject.size)
-        for layer in subject.layers
-        for index, acting in enumerate(layer.chart.groups)
-    ]
+    images, origin = _images(subject, config, count, accept_other_files=accept_other_files)
+    canvases = _normalised(on_canvas(images, _canvas_pixels(images, subject)), subject)
+    moved = on_canvas_rows(subject.stack, canvases, subject.size)
+    fixed: list[Row] = []
+    shown, limits = canvases, CANVAS_LIMITS
+    if fills_frame(images):
+        shown, limits = _normalised(images, subject), frame_limits(subject.augmentation)
+        fixed = fixed_frame_rows(subject.stack, shown, subject.size, limits)
+    frames = stack_frames(subject.stack, shown, subject.size, limits, subject.modulo)
     if out is not None:
-        _plot(found, out)
-    figures = [_figures(result) for result in found]
+        _plot(moved + fixed, out)
     if as_json:
-        console.print_json({"images": len(pictures), "dataset": dataset, "origin": origin, "parameters": figures})
-        return
-    rows = [
-        [
-            f["name"],
-            f"{f['theta'][0]:+.2f} .. {f['theta'][1]:+.2f}",
-            f"{f['slope']:.3f} ± {f['interval']:.3f}" if f["interval"] is not None else f"{f['slope']:.3f}",
-            f"{f['rms']:.4f}",
-            f"{f['median']:.4f}",
-        ]
-        for f in figures
-    ]
-    console.table("parameter", "theta", ">slope (95 %)", ">rms", ">median", rows=rows)
+        figures = {
+            "parameters": [row.figures for row in moved],
+            "fixed_frame": [row.figures for row in fixed],
+            "frames": frame_figures(frames),
+        }
+        console.print_json({"images": len(images), "dataset": dataset, "origin": origin, **figures})
+    else:
+        print_audit(moved + fixed, frames)
 
 
 def _from_model(model: str, device: torch.device) -> Subject:
@@ -95,61 +110,57 @@ def _from_model(model: str, device: torch.device) -> Subject:
     card = classifier.card
     if not card.config.layers:
         raise ValueError(f"{model} has no layers to audit; give a model with layers, or --group")
-    layers: Any = classifier.module.canonicalizer.layers
-    return Subject(list(layers), card.in_channels, card.size, classifier.scale, classifier.shift)
+    return Subject(
+        classifier.module.canonicalizer,
+        card.in_channels,
+        card.size,
+        classifier.scale,
+        classifier.shift,
+        classifier.augmentation,
+        modulo_of(classifier.module),
+    )
 
 
 def _from_names(names: str | None, predictor: str, seed: int, device: torch.device) -> Subject:
     if not names:
         raise ValueError("nothing to audit; give a model, or --group with names of groups or charts")
     lookup(PREDICTORS, predictor, "predictor")
-    layers: list[Layer] = []
+    layers = []
     for name in map(str.strip, names.split(",")):
         torch.manual_seed(seed)
-        layers.append(make_layer(name, predictor=predictor).to(device).eval())
+        layers.append(make_layer(name, predictor=predictor))
     one, zero = (torch.full((1, 1, 1, 1), value, device=device) for value in (1 / 255, 0.0))
-    return Subject(layers, 1, (64, 64), one, zero)
+    return Subject(Canonicalizer(layers).to(device).eval(), 1, (64, 64), one, zero, Augmentation({}), None)
 
 
-def _pictures(subject: Subject, config: Config, count: int, *, accept_other_files: bool) -> tuple[Tensor, str]:
-    """Return the first test images on a canvas, normalised, `(B, C, pixels, pixels)`, and their origin."""
+def _images(subject: Subject, config: Config, count: int, *, accept_other_files: bool) -> tuple[Tensor, str]:
+    """Return the first test images `(B, C, H, W)`, with values from 0 to 1, and their origin."""
     shape = {"channels": subject.channels} if is_folder(config.dataset) else {}
     with console.loading() as loading:
         splits = load_data(
             config, subject.scale.device, accept_other_files=accept_other_files, progress=loading, **shape
         )
-    images = splits.test.images[:count]
+    images = splits.test.images[:count] / 255
     if images.shape[1] != subject.channels:
-        images = images.float().mean(1, keepdim=True).expand(-1, subject.channels, -1, -1)
-    pixels = max(_CANVAS, *(3 * side for side in images.shape[-2:]), *(2 * side for side in subject.size))
-    return 255 * on_canvas(images / 255, pixels) * subject.scale + subject.shift, splits.test.origin
+        images = images.mean(1, keepdim=True).expand(-1, subject.channels, -1, -1)
+    return images, splits.test.origin
 
 
-@torch.no_grad()
-def _follow(layer: Layer, pictures: Tensor, acting: Group, index: int, size: tuple[int, int]) -> SelfConsistency:
-    theta = lookup(THETA, acting.name, "group")
-    return self_consistency(lambda images: layer(images).pose[:, index], pictures, theta, group=acting, size=size)
+def _canvas_pixels(images: Tensor, subject: Subject) -> int:
+    return max(_CANVAS, *(3 * side for side in images.shape[-2:]), *(2 * side for side in subject.size))
 
 
-def _figures(result: SelfConsistency) -> dict[str, Any]:
-    interval = result.slope_interval.item()
-    return {
-        "name": result.names[0],
-        "theta": [result.theta.min().item(), result.theta.max().item()],
-        "slope": result.slope.item(),
-        "interval": interval if interval == interval else None,  # NaN for a single image
-        "rms": result.rms.item(),
-        "median": result.median.item(),
-    }
+def _normalised(images: Tensor, subject: Subject) -> Tensor:
+    return 255 * images * subject.scale + subject.shift
 
 
-def _plot(found: list[SelfConsistency], path: Path) -> None:
+def _plot(rows: list[Row], path: Path) -> None:
     from matplotlib.figure import Figure
 
     from equivariant_transformers.viz import pose_plot
 
-    figure = Figure(figsize=(4 * len(found), 4), layout="constrained")
-    for axes, result in zip(figure.subplots(1, len(found), squeeze=False)[0], found, strict=True):
-        pose_plot(result, axes)
+    figure = Figure(figsize=(4 * len(rows), 4), layout="constrained")
+    for axes, row in zip(figure.subplots(1, len(rows), squeeze=False)[0], rows, strict=True):
+        pose_plot(row.result, axes)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120, format="png")

@@ -12,23 +12,37 @@ from typing import Annotated, cast
 import torch
 import typer
 
+from equivariant_transformers.audit import FrameConsistency
 from equivariant_transformers.cli import console
 from equivariant_transformers.cli.config import make_config, to_yaml
 from equivariant_transformers.cli.data import AcceptOtherFiles
 from equivariant_transformers.cli.flags import flag
+from equivariant_transformers.cli.layer_audit import (
+    Row,
+    fixed_frame_rows,
+    frame_figures,
+    frame_limits,
+    modulo_of,
+    print_audit,
+    stack_frames,
+)
 from equivariant_transformers.cli.presets import PRESETS
 from equivariant_transformers.cli.progress import Report, TensorBoard, watching
+from equivariant_transformers.data import ImageSet
 from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.experiments import results
 from equivariant_transformers.hub.classifier import Card, Classifier
 from equivariant_transformers.nn.canonicalizer import Canonicalized
-from equivariant_transformers.training import CHECKPOINT, Config, Progress, Result, Stopped, distributed
+from equivariant_transformers.training import CHECKPOINT, Config, Job, Progress, Result, Stopped, distributed
 from equivariant_transformers.training import train as run_jobs
 from equivariant_transformers.training.job import find_device, load_data, make_job
 from equivariant_transformers.training.locks import InUseError, hold
 
 MODEL = "model.safetensors"
 RESULT = "result.json"
+
+_AUDITED = (4, 16)  # smallest and largest number of validation images for the audit of the layers
+_AUDITED_PIXELS = 2**16  # in these images together, so that the audit takes a few seconds
 
 
 def train_model(
@@ -72,7 +86,7 @@ def train_model(
     precision: Annotated[str | None, flag("precision")] = None,
     compile: Annotated[bool | None, flag("compile")] = None,  # noqa: A002
 ) -> None:
-    """Train a network, test its best (or last) epoch, and write the model.
+    """Train a network, test its best (or last) epoch, write the model, and audit its layers on validation images.
 
     The config is that of PRESET, overridden by the fields in FILE, overridden by the flags. The files in DIR are
     config.yaml, checkpoint.safetensors, result.json and model.safetensors. The same command resumes an interrupted
@@ -127,6 +141,7 @@ def _train(
         except Stopped as stopped:
             raise _interrupted(stopped, directory, accept_other_files=accept_other_files) from None
         parameters = sum(parameter.numel() for parameter in job.module.parameters())
+        audit = None
         record = results.record(result, parameters=parameters, origin=splits.train.origin, together=1)
         if console.speaks():
             begin.write()  # not written yet if a finished run is only tested again
@@ -139,13 +154,28 @@ def _train(
                     test_error=result.test_error,
                 )
                 Classifier(cast(Canonicalized, job.module), card).save(directory / MODEL)
+                audit = _audit(job, splits.validation) if settings.layers else None
     if as_json:
-        console.print_json({**results.to_dict(record), "directory": str(directory)})
+        found = audit and {"fixed_frame": [row.figures for row in audit[0]], "frames": frame_figures(audit[1])}
+        console.print_json({**results.to_dict(record), "directory": str(directory), "audit": found})
     if result.failure:
         raise console.Failure(f"training diverged: {result.failure}", console.DIVERGED)
     if not as_json:
         console.say(_summary(result))
         console.say(f"model: {directory / MODEL}")
+        if audit is not None:
+            print_audit(*audit)
+
+
+def _audit(job: Job, validation: ImageSet) -> tuple[list[Row], FrameConsistency | None]:
+    """Measure the layers of a trained network on the first validation images."""
+    network = cast(Canonicalized, job.module)
+    size, limits = (validation.images.shape[-2], validation.images.shape[-1]), frame_limits(job.augmentation)
+    least, most = _AUDITED
+    count = max(least, min(most, _AUDITED_PIXELS // (size[0] * size[1])))
+    images = validation.normalise(validation.images[:count])
+    rows = fixed_frame_rows(network.canonicalizer, images, size, limits)
+    return rows, stack_frames(network.canonicalizer, images, size, limits, modulo_of(network))
 
 
 @contextmanager

@@ -31,6 +31,9 @@ class PosteriorPredictor(Exact):
     because the network is equivariant along the pose axis. The pose is the centre of $p^4$, close to the mode of p.
 
     Samples are weighted by `window`. Brightness and contrast of the visible part are normalised per image.
+
+    `alignment_loss` trains the evidence. The pose carries no gradient: the loss of a network behind the layer is lowest
+    for poses that ignore the image, as long as the training images are upright, and would undo the alignment.
     """
 
     radii: Tensor
@@ -71,7 +74,7 @@ class PosteriorPredictor(Exact):
         if turns is not None:
             places = torch.arange(evidence.shape[-1], device=turns.device) - turns[:, None]
             evidence = evidence.gather(-1, (places % evidence.shape[-1])[:, None].expand_as(evidence))
-        logits = evidence + self.prior
+        logits = evidence.detach() + self.prior
         posterior, sharp = (_marginals(logits * power, self.poses) for power in (1.0, _SHARPNESS))
         still = torch.zeros(self.poses, dtype=logits.dtype, device=logits.device)
         confidence = read(posterior, self.chart, still).confidence
