@@ -324,9 +324,9 @@ def test_help_has_every_field_with_its_docstring(et, monkeypatch):
 def test_presets_are_complete(name):
     assert set(PRESETS) == set(DATASETS)
     config = make_config(name, None, {})
-    sizes = {"projective": 64, "affnist": 40, "svhn": 32, "mnist-rts": 42, "sim2mnist": 96}
+    sizes = {"projective": 64, "affnist": 40, "svhn": 32, "cifar": 32, "mnist-rts": 42, "sim2mnist": 96}
     size = next((side for start, side in sizes.items() if name.startswith(start)), 28)
-    channels = 3 if name.startswith("svhn") else 1
+    channels = 3 if name.startswith(("svhn", "cifar")) else 1
     network = build(
         config.network, layers=config.layers, chart=config.chart, in_channels=channels, size=(size, size)
     ).eval()
