@@ -121,6 +121,15 @@ def test_train_prints_a_line_an_epoch_and_the_result_on_stdout(et, bars, tmp_pat
     assert re.fullmatch(r"test error [\d.]+ % with epoch 1 of 1, .*\nmodel: .*model\.safetensors\n", out)
 
 
+@pytest.mark.parametrize(("options", "side"), [((), 64), (("--size", 56), 56)])
+def test_train_says_how_large_the_images_are(et, bars, tmp_path, options, side):
+    _, err = et("train", bars, *SMALL, "--epochs", 1, "--out", tmp_path / "run", *options)
+    assert f"21/3/6 images, 2 classes, resized to {side} x {side}\n" in err
+    assert Classifier.load(tmp_path / "run" / "model.safetensors").card.size == (side, side)
+    et("evaluate", tmp_path / "run" / "model.safetensors")
+    assert "does not let you choose size" in et("train", "mnist", "--size", 40, code=1).err
+
+
 def test_the_same_command_goes_on_and_fresh_begins_anew(et, bars, tmp_path):
     command = ("train", bars, *SMALL, "--out", tmp_path / "run", "--json")
     first = json.loads(et(*command, "--epochs", 1).out)

@@ -78,7 +78,7 @@ def load_test_images(
 ) -> ImageSet:
     """Return the test images of `dataset`, or of the classifier's own data set, on the device of the classifier."""
     card = classifier.card
-    config = card.config.replace(dataset=dataset or card.config.dataset, copies=1)  # only training uses copies
+    config = card.config.replace(dataset=dataset or card.config.dataset, copies=1, size=None)  # the card has the size
     if dataset not in (None, card.config.dataset):
         config = config.replace(examples=None)
     folder = is_folder(config.dataset)

@@ -18,7 +18,9 @@ from equivariant_transformers.cli.data import AcceptOtherFiles
 from equivariant_transformers.cli.flags import flag
 from equivariant_transformers.cli.presets import PRESETS
 from equivariant_transformers.cli.progress import Report, TensorBoard, watching
+from equivariant_transformers.data import Splits
 from equivariant_transformers.data.files import atomic_write
+from equivariant_transformers.data.folder import ORIGIN
 from equivariant_transformers.experiments import results
 from equivariant_transformers.hub.classifier import Card, Classifier
 from equivariant_transformers.nn.canonicalizer import Canonicalized
@@ -49,6 +51,7 @@ def train_model(
     dataset: Annotated[str | None, flag("dataset")] = None,
     examples: Annotated[str | None, flag("examples")] = None,
     copies: Annotated[str | None, flag("copies")] = None,
+    size: Annotated[str | None, flag("size")] = None,
     data_seed: Annotated[str | None, flag("data_seed")] = None,
     network: Annotated[str | None, flag("network")] = None,
     layers: Annotated[str | None, flag("layers")] = None,
@@ -106,6 +109,7 @@ def _train(
             reports.append(TensorBoard(directory / "tensorboard", settings))
         with console.loading() as loading:
             splits = load_data(settings, device, accept_other_files=accept_other_files, progress=loading)
+        console.note(_describe(splits))
         job = make_job(settings, splits, directory=directory)
         if len(splits.train) < settings.batch_size:
             console.note(
@@ -195,6 +199,14 @@ def _interrupted(stopped: Stopped, directory: Path, *, accept_other_files: bool)
     again = f"et train --config {shlex.quote(str(directory / 'config.yaml'))} --out {place}"
     again += " --accept-other-files" if accept_other_files else ""
     return console.Failure(f"{stopped}; the run is saved, resume with: {again}", console.code_of(stopped.signal))
+
+
+def _describe(splits: Splits) -> str:
+    """Return the numbers of images and classes, and the size of the images."""
+    counts = "/".join(str(len(part)) for part in splits)
+    height, width = splits.train.images.shape[-2:]
+    resized = "resized to " if splits.train.origin == ORIGIN else ""
+    return f"{counts} images, {len(splits.train.classes)} classes, {resized}{height} x {width}"
 
 
 def _summary(result: Result) -> str:

@@ -192,7 +192,7 @@ class Classifier(nn.Module):
     def prepare(self, image: str | Path | Image | Tensor | NDArray[Any]) -> Tensor:
         """Convert a file, a picture, a tensor `(C, H, W)` or an array `(H, W, C)` to bytes of the card's shape.
 
-        The image is resized, keeps its aspect ratio, and is padded with black, like the images of a folder.
+        The image is resized, keeps its aspect ratio, and is padded with its border pixels, like the images of a folder.
         """
         from equivariant_transformers.data import pictures
 

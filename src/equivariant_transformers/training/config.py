@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from typing_extensions import Doc, Self
 
-from equivariant_transformers.limits import MOST_ITERATIONS, MOST_LAYERS, MOST_TTA
+from equivariant_transformers.limits import MOST_ITERATIONS, MOST_LAYERS, MOST_SIDE, MOST_TTA
 from equivariant_transformers.nn.augment import Augmentation, parse_max_theta
 from equivariant_transformers.text import quote
 from equivariant_transformers.training.aliases import current_fields
@@ -25,6 +25,7 @@ _WANTED = {int: "a whole number", float: "a number", bool: "true or false", str:
 _MOST = {
     "examples": 10**9,
     "copies": 10_000,
+    "size": MOST_SIDE,
     "iterations": MOST_ITERATIONS,
     "tta": MOST_TTA,
     "epochs": 10**6,
@@ -50,6 +51,10 @@ class Config:
     ] = "projective-mnist"
     examples: Annotated[int | None, Doc("Training images to use; None for the data set's own number.")] = None
     copies: Annotated[int, Doc("Transformed copies of each training image, if the data set generates them.")] = 1
+    size: Annotated[
+        int | None,
+        Doc("Side in pixels that the images of a folder are resized to; None to choose it from the images."),
+    ] = None
     data_seed: Annotated[int, Doc("Random seed for generating and splitting the data set.")] = 0
 
     network: Annotated[str, Doc("Name of the classifier.")] = "z2cnn"

@@ -61,12 +61,13 @@ def load_data(config: Config, device: torch.device, *, accept_other_files: bool 
         options["accept_other_files"] = True
     load = find_data(config.dataset)
     known = inspect.signature(load).parameters
-    asked = [name for name, usual in (("examples", None), ("copies", 1)) if getattr(config, name) != usual]
+    usual = {"examples": None, "copies": 1, "size": None}
+    asked = [name for name, value in usual.items() if getattr(config, name) != value]
     if unknown := [name for name in (*asked, *options) if name not in known]:
         raise ValueError(f"{config.dataset} does not let you choose {', '.join(unknown)}: leave it out")
-    wanted = {"examples": config.examples, "copies": config.copies, "seed": config.data_seed, "device": device}
+    wanted = {name: getattr(config, name) for name in usual} | {"seed": config.data_seed, "device": device}
     chosen = {name: value for name, value in wanted.items() if name in known and value is not None}
-    return Splits(*(part.to(device) for part in load(**chosen, **options)))
+    return Splits(*(part.to(device) for part in load(**(chosen | options))))
 
 
 def make_module(config: Config, images: ImageSet) -> Canonicalized:
