@@ -27,6 +27,7 @@ from rich.console import Console
 from equivariant_transformers import cli
 from equivariant_transformers.cli import console
 from equivariant_transformers.cli.config import make_config, read_yaml, to_yaml
+from equivariant_transformers.cli.defaults import choose
 from equivariant_transformers.cli.presets import PRESETS
 from equivariant_transformers.data import DATASETS, ImageSet, Source, Splits
 from equivariant_transformers.experiments import results
@@ -101,6 +102,7 @@ def test_train_writes_all_there_is_to_know(trained, bars):
     assert {path.name for path in trained.iterdir()} == {
         "checkpoint.safetensors",
         "config.yaml",
+        "confusion.png",
         "model.safetensors",
         "result.json",
     }
@@ -117,8 +119,61 @@ def test_train_writes_all_there_is_to_know(trained, bars):
 
 def test_train_prints_a_line_an_epoch_and_the_result_on_stdout(et, bars, tmp_path):
     out, err = et("train", bars, *SMALL, "--epochs", 1, "--out", tmp_path / "run")
-    assert re.search(r"epoch 1/1: loss [\d.]+, validation [\d.]+ %, best [\d.]+ %, [\d.]+ s\n$", err)
-    assert re.fullmatch(r"test error [\d.]+ % with epoch 1 of 1, .*\nmodel: .*model\.safetensors\n", out)
+    assert re.search(r"epoch 1/1: loss [\d.]+, validation [\d.]+ %, best [\d.]+ %, [\d.]+ s\nclassifying: 100%\n$", err)
+    lines = out.splitlines()
+    assert lines[0].startswith("test error ")
+    assert " % with epoch 1 of 1, " in lines[0]
+    assert re.fullmatch(r"class +test images +error +most often taken for", lines[1])
+    assert {line.split()[0] for line in lines[2:4]} == {"across", "down"}
+    assert lines[4:] == [f"model: {tmp_path / 'run' / 'model.safetensors'}"]
+    wrong = sum(int(line.split()[1]) * float(line.split()[2]) / 100 for line in lines[2:4])
+    assert float(lines[0].split()[2]) == pytest.approx(100 * wrong / 6, abs=0.1)
+
+
+def test_settings_that_are_not_given_are_chosen_from_the_folder(et, bars, tmp_path):
+    command = ("train", bars, "--network", "z2cnn", "--device", "cpu", "--out", tmp_path / "run")
+    _, err = et(*command, "--epochs", 1)
+    length = "1 epochs with a patience of 60"
+    rates = "learning rate 0.002, 3 epochs of warm-up, decay 0.99"
+    assert f"resized to 64 x 64\nbatch size 8, {length}, {rates}\n" in err
+    written = read_yaml(tmp_path / "run" / "config.yaml")
+    fields = ("batch_size", "epochs", "patience", "warmup", "lr_decay", "size")
+    assert [written[name] for name in fields] == [8, 1, 60, 3, 0.99, 64]
+    et("train", "--config", tmp_path / "run" / "config.yaml", "--out", tmp_path / "run")
+    assert read_yaml(tmp_path / "run" / "config.yaml") == written
+    assert PRESETS["mnist"].epochs == Config().epochs  # the paper's protocol elsewhere
+
+
+@given(st.integers(1, 10**6))
+def test_small_and_large_folders_get_enough_steps(images):
+    chosen = choose(images)
+    steps = max(1, images // chosen["batch_size"])
+    assert 8 <= chosen["batch_size"] <= 128
+    assert steps >= 8 or chosen["batch_size"] == 8
+    assert 20 <= chosen["epochs"] <= 300
+    assert steps * chosen["epochs"] >= 5_900 or chosen["epochs"] == 300
+    assert chosen["patience"] < chosen["epochs"]
+    config = Config(**chosen)
+    assert config.learning_rate_in(chosen["epochs"]) == pytest.approx(0.05 * config.learning_rate, rel=0.2)
+
+
+def test_the_best_model_so_far_is_on_disk_when_a_run_is_interrupted(et, bars, tmp_path, monkeypatch):
+    seen = []
+
+    def interrupt(self, progress):
+        if progress.step == 0:
+            seen.append(Classifier.load(tmp_path / "run" / "model.safetensors").card)
+            if progress.epoch == 2:
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("equivariant_transformers.cli.train._Begin.__call__", interrupt)
+    command = ("train", bars, *SMALL, "--epochs", 9, "--out", tmp_path / "run")
+    err = et(*command, code=130).err.splitlines()
+    assert err[-2] == f"the best model so far: {tmp_path / 'run' / 'model.safetensors'}"
+    assert err[-1].startswith("stopped by SIGINT; the run is saved")
+    assert len(seen) == 2
+    assert all(card.validation_error is not None and card.test_error is None for card in seen)
+    assert json.loads(et("predict", tmp_path / "run" / "model.safetensors", f"{bars}/down/0.png", "--json").out)
 
 
 @pytest.mark.parametrize(("options", "side"), [((), 64), (("--size", 56), 56)])
@@ -138,7 +193,7 @@ def test_the_same_command_goes_on_and_fresh_begins_anew(et, bars, tmp_path):
     assert len(longer["losses"]) == 2
     finished, err = et(*command, "--epochs", 2)
     assert {**json.loads(finished), "seconds": 0} == {**longer, "seconds": 0}
-    assert "epoch" not in err
+    assert "\nepoch " not in err
     _, err = et(*command, "--epochs", 1, "--fresh")
     assert "epoch 1/1" in err
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["epochs"] == 1
@@ -150,7 +205,7 @@ def test_a_finished_run_is_tested_again_with_its_last_epoch(et, trained, tmp_pat
     losses = json.loads((directory / "result.json").read_text())["losses"]
     out, err = et("train", "--config", directory / "config.yaml", "--out", directory, "--keep", "last")
     assert re.match(rf"test error [\d.]+ % with the last of {len(losses)} epochs \([\d.]+ % on validation data\)", out)
-    assert "epoch" not in err
+    assert "\nepoch " not in err
     again = json.loads((directory / "result.json").read_text())
     assert (again["best_epoch"], again["losses"]) == (len(losses), losses)
     assert yaml.safe_load((directory / "config.yaml").read_text())["keep"] == "last"

@@ -12,7 +12,7 @@ from typing import Annotated, cast
 import torch
 import typer
 
-from equivariant_transformers.cli import console
+from equivariant_transformers.cli import console, mistakes
 from equivariant_transformers.cli.config import make_config, to_yaml
 from equivariant_transformers.cli.data import AcceptOtherFiles
 from equivariant_transformers.cli.flags import flag
@@ -31,6 +31,7 @@ from equivariant_transformers.training.locks import InUseError, hold
 
 MODEL = "model.safetensors"
 RESULT = "result.json"
+CONFUSION = "confusion.png"
 
 
 def train_model(
@@ -65,10 +66,13 @@ def train_model(
     tta: Annotated[str | None, flag("tta")] = None,
     epochs: Annotated[str | None, flag("epochs")] = None,
     batch_size: Annotated[str | None, flag("batch_size")] = None,
+    patience: Annotated[str | None, flag("patience")] = None,
     learning_rate: Annotated[str | None, flag("learning_rate")] = None,
+    warmup: Annotated[str | None, flag("warmup")] = None,
     lr_decay: Annotated[str | None, flag("lr_decay")] = None,
     weight_decay: Annotated[str | None, flag("weight_decay")] = None,
     ema_decay: Annotated[str | None, flag("ema_decay")] = None,
+    class_weights: Annotated[str | None, flag("class_weights")] = None,
     keep: Annotated[str | None, flag("keep")] = None,
     seed: Annotated[str | None, flag("seed")] = None,
     device: Annotated[str | None, flag("device")] = None,
@@ -77,9 +81,11 @@ def train_model(
 ) -> None:
     """Train a network, test its best (or last) epoch, and write the model.
 
-    The config is that of PRESET, overridden by the fields in FILE, overridden by the flags. The files in DIR are
-    config.yaml, checkpoint.safetensors, result.json and model.safetensors. The same command resumes an interrupted
-    run. Only one run at a time can use DIR.
+    The config is that of PRESET, overridden by the fields in FILE, overridden by the flags. For a folder of images,
+    size, batch size, epochs, patience and learning rates are chosen from the images unless they are given. The files in
+    DIR are config.yaml, checkpoint.safetensors, result.json, confusion.png and model.safetensors, which is written
+    whenever an epoch is the best so far. The same command resumes an interrupted run. Only one run at a time can use
+    DIR.
     """
     given = locals()
     settings = make_config(preset, config, {name: given[name] for name in Config.__dataclass_fields__})
@@ -109,8 +115,12 @@ def _train(
             reports.append(TensorBoard(directory / "tensorboard", settings))
         with console.loading() as loading:
             splits = load_data(settings, device, accept_other_files=accept_other_files, progress=loading)
-        console.note(_describe(splits))
+        console.note(_describe(settings, splits))
         job = make_job(settings, splits, directory=directory)
+        card = dataclasses.replace(Card.of(settings, splits.train), labels=job.labels)
+        job.on_keep = lambda weights, kept: dataclasses.replace(card, validation_error=kept.validation_error).write(
+            directory / MODEL, weights
+        )
         if len(splits.train) < settings.batch_size:
             console.note(
                 f"{len(splits.train)} training images, fewer than the batch size of {settings.batch_size}: "
@@ -136,19 +146,17 @@ def _train(
             begin.write()  # not written yet if a finished run is only tested again
             results.write(record, directory / RESULT)
             if result.failure is None:
-                card = dataclasses.replace(
-                    Card.of(settings, splits.train),
-                    labels=job.labels,
-                    validation_error=result.validation_error,
-                    test_error=result.test_error,
-                )
-                Classifier(cast(Canonicalized, job.module), card).save(directory / MODEL)
+                card = dataclasses.replace(card, validation_error=result.validation_error, test_error=result.test_error)
+                classifier = Classifier(cast(Canonicalized, job.module), card).eval()
+                classifier.save(directory / MODEL)
+                answers = mistakes.report(classifier, splits.test, directory / CONFUSION)
     if as_json:
         console.print_json({**results.to_dict(record), "directory": str(directory)})
     if result.failure:
         raise console.Failure(f"training diverged: {result.failure}", console.DIVERGED)
-    if not as_json:
+    if not as_json and console.speaks():
         console.say(_summary(result))
+        mistakes.print_classes(answers, splits.test.classes)
         console.say(f"model: {directory / MODEL}")
 
 
@@ -188,25 +196,30 @@ class _Begin:
 def _forget(directory: Path) -> None:
     """Delete the files of an earlier run in `directory`, so that they cannot be mistaken for those of this run."""
     if console.speaks():
-        for name in (CHECKPOINT, RESULT, MODEL):
+        for name in (CHECKPOINT, RESULT, MODEL, CONFUSION):
             (directory / name).unlink(missing_ok=True)
     if distributed.world_size() > 1:
         torch.distributed.barrier()
 
 
 def _interrupted(stopped: Stopped, directory: Path, *, accept_other_files: bool) -> console.Failure:
+    if (directory / MODEL).exists():
+        console.note(f"the best model so far: {directory / MODEL}")
     place = shlex.quote(str(directory))
     again = f"et train --config {shlex.quote(str(directory / 'config.yaml'))} --out {place}"
     again += " --accept-other-files" if accept_other_files else ""
     return console.Failure(f"{stopped}; the run is saved, resume with: {again}", console.code_of(stopped.signal))
 
 
-def _describe(splits: Splits) -> str:
-    """Return the numbers of images and classes, and the size of the images."""
+def _describe(config: Config, splits: Splits) -> str:
+    """Return two lines: numbers of images and classes and the size of the images, and the settings of training."""
     counts = "/".join(str(len(part)) for part in splits)
     height, width = splits.train.images.shape[-2:]
     resized = "resized to " if splits.train.origin == ORIGIN else ""
-    return f"{counts} images, {len(splits.train.classes)} classes, {resized}{height} x {width}"
+    images = f"{counts} images, {len(splits.train.classes)} classes, {resized}{height} x {width}"
+    length = f"{config.epochs} epochs" + (f" with a patience of {config.patience}" if config.patience else "")
+    rates = f"learning rate {config.learning_rate:g}, {config.warmup} epochs of warm-up, decay {config.lr_decay:g}"
+    return f"{images}\nbatch size {config.batch_size}, {length}, {rates}"
 
 
 def _summary(result: Result) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,6 +119,10 @@ class Card:
                 raise TypeError(f"{name} is {tensors[name].dtype}, not {tensor.dtype}")
         module.load_state_dict(tensors, assign=True)
 
+    def write(self, path: str | Path, weights: Mapping[str, Tensor]) -> None:
+        """Write a model file: the card and the weights of its network."""
+        checkpoint.write(Path(path), dict(weights), {"card": self.to_dict()})
+
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as values of JSON."""
         return {**dataclasses.asdict(self), "config": self.config.to_dict()}
@@ -215,7 +220,7 @@ class Classifier(nn.Module):
 
     def save(self, path: str | Path) -> None:
         """Write the weights and the card into one safetensors file."""
-        checkpoint.write(Path(path), self.module.state_dict(), {"card": self.card.to_dict()})
+        self.card.write(path, self.module.state_dict())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

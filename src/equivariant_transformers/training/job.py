@@ -19,6 +19,7 @@ from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.nn.augment import Augmentation, parse_max_theta
 from equivariant_transformers.nn.canonicalizer import Canonicalized
 from equivariant_transformers.training import Config, Job, distributed
+from equivariant_transformers.training.optimization import Loss
 
 _EVALUATION_BATCH = {"cuda": 1000, "cpu": 250}
 # On a CPU, a step is faster with channels last. On a GPU, the compiler chooses the layout.
@@ -122,9 +123,20 @@ def make_job(config: Config, splits: Splits, *, directory: Path | None = None, n
         directory=directory,
         name=name,
         augmentation=Augmentation(parse_max_theta(config.augment)),
-        loss=models.margin_loss if config.network == "capsule" else F.cross_entropy,
+        loss=_loss(config, splits.train),
         labels=hash_labels(splits),
     )
+
+
+def _loss(config: Config, images: ImageSet) -> Loss:
+    """Return the loss of the config's network. Balanced classes have weights `N / (classes * N_class)`."""
+    if config.class_weights == "equal":
+        return models.margin_loss if config.network == "capsule" else F.cross_entropy
+    if config.network == "capsule":
+        raise ValueError("class_weights must be equal for the network capsule, whose loss has no weights")
+    counts = images.labels.bincount(minlength=len(images.classes))
+    weights = len(images) / (len(counts) * counts.clamp_min(1).float())
+    return partial(F.cross_entropy, weight=weights)
 
 
 def evaluation_batch(device: torch.device, tta: int = 1) -> int:
