@@ -24,7 +24,7 @@ from matfiles import write_svhn
 from PIL import Image
 from rich.console import Console
 
-from equivariant_transformers import cli
+from equivariant_transformers import cli, install
 from equivariant_transformers.cli import console
 from equivariant_transformers.cli.config import make_config, read_yaml, to_yaml
 from equivariant_transformers.cli.defaults import choose
@@ -521,6 +521,16 @@ def test_predict_with_several_looks(et, bars):
     assert once["confidence"] != pytest.approx(expected, rel=1e-4)
 
 
+def test_predict_takes_folders(et, trained, bars, tmp_path):
+    shutil.copytree(bars, tmp_path / "bars")
+    (tmp_path / "bars" / ".hidden.png").write_text("ignored")
+    files = sorted(str(path) for path in (tmp_path / "bars").rglob("[0-9]*.png"))
+    out = et("predict", trained / "model.safetensors", tmp_path / "bars", "--json").out
+    assert [entry["image"] for entry in json.loads(out)] == files
+    (tmp_path / "empty").mkdir()
+    assert "a folder without files" in et("predict", trained / "model.safetensors", tmp_path / "empty", code=1).err
+
+
 def test_predict_names_and_skips_what_is_no_image(et, trained, bars, tmp_path):
     (tmp_path / "notes.png").write_text("no picture")
     files = [tmp_path / "notes.png", f"{bars}/down/1.png", tmp_path / "missing.png"]
@@ -651,7 +661,10 @@ def test_info(et, tmp_path, monkeypatch):
     ("arguments", "code", "message"),
     [
         ("frobnicate", 2, "No such command 'frobnicate'"),
-        ("train --laers x", 2, "No such option: --laers"),
+        ("train --laers x", 2, "No such option: --laers. Did you mean --layers? Try et train --help"),
+        ("train mnist --lr 1", 2, "No such option: --lr. Did you mean --learning-rate? Try et train --help"),
+        ("train mnist --wd 1", 2, "Did you mean --weight-decay?"),
+        ("predict --qqqq", 2, "No such option: --qqqq. Try et predict --help"),
         ("train", 2, "nothing to train on"),
         ("train mnits", 2, "unknown preset 'mnits'. Did you mean 'mnist'?"),
         ("train ./no/such/folder", 2, "there is no folder ./no/such/folder"),
@@ -721,7 +734,7 @@ def test_damaged_models_and_full_disks(et, trained, bars, tmp_path, monkeypatch)
     _, err = et("train", bars, *SMALL, "--epochs", 1, "--out", tmp_path / "file" / "run", code=1)
     assert err.splitlines()[-1].startswith("error: [Errno")
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    assert "pip install 'equivariant-transformers[train]'" in et("evaluate", tmp_path / "cut", code=1).err
+    assert install.command("train") in et("evaluate", tmp_path / "cut", code=1).err
 
 
 def test_tracebacks_only_with_debug(et, monkeypatch):
@@ -751,8 +764,17 @@ for missing in ("typer", "rich", "yaml"):
 """
 
 
+def test_the_command_to_install_fits_the_installation(tmp_path, monkeypatch):
+    monkeypatch.setattr(install, "_CLONE", tmp_path)
+    assert install.command("hub") == "pip install 'equivariant-transformers[hub]'"
+    (tmp_path / "pyproject.toml").touch()
+    assert install.command("hub") == f"pip install -e '{tmp_path}[hub]'"
+    monkeypatch.chdir(tmp_path)
+    assert install.command("hub") == "pip install -e '.[hub]'"
+
+
 def test_what_to_install():
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, env=os.environ, check=True)
-    line = "error: et needs {}: pip install 'equivariant-transformers[train]'"
+    line = f"error: et needs {{}}: {install.command('train')}"
     assert done.stderr.splitlines() == [line.format(missing) for missing in ("typer", "rich", "yaml")]
     assert done.stdout.split() == ["1", "1", "1"]

@@ -18,6 +18,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from equivariant_transformers import install
 from equivariant_transformers.data.files import atomic_write
 
 Report = Callable[[str, float], None]
@@ -95,7 +96,7 @@ def download(
         import pooch
         import requests
     except ImportError as error:
-        raise ModuleNotFoundError(f"downloads need {error.name}: pip install -e '.[train]'") from error
+        raise ModuleNotFoundError(f"downloads need {error.name}: {install.command('train')}") from error
     fetch = pooch.HTTPDownloader(
         chunk_size=_CHUNK,
         timeout=timeout,

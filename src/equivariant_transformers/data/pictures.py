@@ -12,11 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equivariant_transformers import install
+
 try:
     from PIL import Image, ImageOps, UnidentifiedImageError
 except ModuleNotFoundError as missing:
-    message = "pictures need Pillow: pip install 'equivariant-transformers[train]'"
-    raise ModuleNotFoundError(message) from missing
+    raise ModuleNotFoundError(f"pictures need Pillow: {install.command('train')}") from missing
 
 from equivariant_transformers.data.files import check_regular
 

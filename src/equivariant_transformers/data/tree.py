@@ -48,7 +48,7 @@ def scan(path: str | Path) -> Tree:
         raise ValueError(f"{root} has {len(classes):,} class folders; at most {MOST_CLASSES:,} are supported")
     unlisted: list[str] = []
     parts = {
-        part: [(file, label) for label, name in enumerate(classes) for file in _files(folder / name, unlisted)]
+        part: [(file, label) for label, name in enumerate(classes) for file in files_below(folder / name, unlisted)]
         for part, folder in folders.items()
     }
     return Tree(root=root, classes=tuple(classes), folders=folders, parts=parts, unlisted=tuple(unlisted))
@@ -88,7 +88,7 @@ def _subfolders(folder: Path) -> list[Path]:
     return sorted(below for below in folder.iterdir() if below.is_dir() and not below.name.startswith("."))
 
 
-def _files(folder: Path, unlisted: list[str]) -> list[Path]:
+def files_below(folder: Path, unlisted: list[str]) -> list[Path]:
     """Return every file below `folder` that is not hidden, sorted by relative path.
 
     Pipes, sockets and devices are returned too, so that the warning about unreadable files lists them. Folders that
