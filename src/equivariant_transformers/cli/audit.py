@@ -37,6 +37,7 @@ class Subject:
 
 def audit_layers(
     model: Annotated[str | None, typer.Argument(help=f"{models.HELP} Or give --group.")] = None,
+    network: models.NetworkFlag = None,
     group: Annotated[
         str | None, typer.Option(metavar="NAME,...", help="Groups or charts; their layers have random weights.")
     ] = None,
@@ -64,7 +65,7 @@ def audit_layers(
         config = Config(dataset=dataset, seed=seed)
         if model and group:
             raise ValueError(f"got model {model} and --group {group}; give a model or --group, not both")
-        subject = _from_model(model, where) if model else _from_names(group, predictor, seed, where)
+        subject = _from_model(model, network, where) if model else _from_names(group, predictor, seed, where)
     pictures, origin = _pictures(subject, config, count, accept_other_files=accept_other_files)
     found = [
         _follow(layer, pictures, acting, index, subject.size)
@@ -90,8 +91,8 @@ def audit_layers(
     console.table("parameter", "theta", ">slope (95 %)", ">rms", ">median", rows=rows)
 
 
-def _from_model(model: str, device: torch.device) -> Subject:
-    classifier = models.load(model).to(device)
+def _from_model(model: str, network: str | None, device: torch.device) -> Subject:
+    classifier = models.load(model, network=network).to(device)
     card = classifier.card
     if not card.config.layers:
         raise ValueError(f"{model} has no layers to audit; give a model with layers, or --group")

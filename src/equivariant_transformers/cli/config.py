@@ -14,7 +14,7 @@ from equivariant_transformers.cli.defaults import fill_in
 from equivariant_transformers.cli.presets import preset
 from equivariant_transformers.geometry.atlas import chart
 from equivariant_transformers.geometry.groups import lookup
-from equivariant_transformers.models import NETWORKS
+from equivariant_transformers.models import check_name
 from equivariant_transformers.nn.predictors import PREDICTORS
 from equivariant_transformers.text import quote
 from equivariant_transformers.training import Config
@@ -91,7 +91,7 @@ def _check_names(config: Config) -> None:
     """Raise a `ValueError` for an unknown name in `config`, before anything that takes time."""
     find_data(config.dataset)
     find_device(config.device)
-    lookup(NETWORKS, config.network, "network")
+    check_name(config.network)
     lookup(PREDICTORS, config.predictor, "predictor")
     for name in (*config.layers, *([config.chart] if config.chart else [])):
         chart(name)

@@ -30,6 +30,7 @@ def predict_images(
         Path | None, typer.Option(metavar="DIR", help="Folder to write the canonical images to.")
     ] = None,
     tta: Annotated[int | None, typer.Option(metavar="N", help=models.TTA)] = None,
+    network: models.NetworkFlag = None,
     device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
 ) -> None:
@@ -40,7 +41,7 @@ def predict_images(
     """
     with console.usage():
         where = find_device(device)
-    classifier = models.load(model, tta).to(where)
+    classifier = models.load(model, tta, network=network).to(where)
     if canonical_out is not None and not classifier.card.config.layers:
         raise console.Failure(
             f"{model} has no layers and makes no canonical images; omit --canonical-out", console.WRONG_USAGE

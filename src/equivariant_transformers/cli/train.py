@@ -12,7 +12,7 @@ from typing import Annotated, cast
 import torch
 import typer
 
-from equivariant_transformers.cli import console, mistakes
+from equivariant_transformers.cli import console, mistakes, models
 from equivariant_transformers.cli.config import make_config, to_yaml
 from equivariant_transformers.cli.data import AcceptOtherFiles
 from equivariant_transformers.cli.flags import flag
@@ -23,6 +23,7 @@ from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.data.folder import ORIGIN
 from equivariant_transformers.experiments import results
 from equivariant_transformers.hub.classifier import Card, Classifier
+from equivariant_transformers.models import Network, is_own
 from equivariant_transformers.nn.canonicalizer import Canonicalized
 from equivariant_transformers.training import CHECKPOINT, Config, Progress, Result, Stopped, distributed
 from equivariant_transformers.training import train as run_jobs
@@ -89,6 +90,10 @@ def train_model(
     """
     given = locals()
     settings = make_config(preset, config, {name: given[name] for name in Config.__dataclass_fields__})
+    own = models.own_network(network)
+    if is_own(settings.network) and own is None:
+        needed = f"the network {settings.network} is your own code: pass --network {settings.network} to run it"
+        raise console.Failure(needed, console.WRONG_USAGE)
     directory = out or Path("runs") / results.key(settings)
     options = {
         "resume": resume,
@@ -96,12 +101,13 @@ def train_model(
         "tensorboard": tensorboard,
         "as_json": as_json,
     }
-    _train(settings, directory, **options)
+    _train(settings, directory, own, **options)
 
 
 def _train(
     settings: Config,
     directory: Path,
+    own: Network | None,
     *,
     resume: bool,
     accept_other_files: bool,
@@ -116,7 +122,7 @@ def _train(
         with console.loading() as loading:
             splits = load_data(settings, device, accept_other_files=accept_other_files, progress=loading)
         console.note(_describe(settings, splits))
-        job = make_job(settings, splits, directory=directory)
+        job = make_job(settings, splits, directory=directory, network=own)
         card = dataclasses.replace(Card.of(settings, splits.train), labels=job.labels)
         job.on_keep = lambda weights, kept: dataclasses.replace(card, validation_error=kept.validation_error).write(
             directory / MODEL, weights
@@ -139,7 +145,9 @@ def _train(
                 reports.append(watch)
                 (result,) = run_jobs([job], report=report)
         except Stopped as stopped:
-            raise _interrupted(stopped, directory, accept_other_files=accept_other_files) from None
+            options = [f"--network {settings.network}"] if own else []
+            options += ["--accept-other-files"] if accept_other_files else []
+            raise _interrupted(stopped, directory, options) from None
         parameters = sum(parameter.numel() for parameter in job.module.parameters())
         record = results.record(result, parameters=parameters, origin=splits.train.origin, together=1)
         if console.speaks():
@@ -202,12 +210,11 @@ def _forget(directory: Path) -> None:
         torch.distributed.barrier()
 
 
-def _interrupted(stopped: Stopped, directory: Path, *, accept_other_files: bool) -> console.Failure:
+def _interrupted(stopped: Stopped, directory: Path, options: list[str]) -> console.Failure:
     if (directory / MODEL).exists():
         console.note(f"the best model so far: {directory / MODEL}")
     place = shlex.quote(str(directory))
-    again = f"et train --config {shlex.quote(str(directory / 'config.yaml'))} --out {place}"
-    again += " --accept-other-files" if accept_other_files else ""
+    again = " ".join([f"et train --config {shlex.quote(str(directory / 'config.yaml'))} --out {place}", *options])
     return console.Failure(f"{stopped}; the run is saved, resume with: {again}", console.code_of(stopped.signal))
 
 

@@ -15,6 +15,7 @@ from typing_extensions import Self
 
 from equivariant_transformers.data.imageset import ImageSet, check_normalisation, scale_and_shift
 from equivariant_transformers.limits import MOST_CHANNELS, MOST_CLASSES, MOST_SIDE
+from equivariant_transformers.models import NETWORKS, Network, is_own
 from equivariant_transformers.nn.augment import TTA, Augmentation, check_tta, parse_max_theta
 from equivariant_transformers.nn.canonicalization import Canonicalization
 from equivariant_transformers.nn.canonicalizer import Canonicalized
@@ -97,14 +98,15 @@ class Card:
             origin=images.origin,
         )
 
-    def build(self) -> Canonicalized:
-        """Return the network, with random weights."""
+    def build(self, network: Network | None = None) -> Canonicalized:
+        """Return the network, with random weights. A network of the user is passed as the function `network`."""
         return build_network(
             self.config,
             in_channels=self.in_channels,
             classes=len(self.classes),
             size=self.size,
             fill=self.fill,
+            network=network,
         )
 
     def check(self, tensors: dict[str, Tensor]) -> None:
@@ -112,8 +114,13 @@ class Card:
 
         The card of a damaged file can describe a network of any size; its tensors cannot.
         """
-        with torch.device("meta"):
-            module = self.build()
+        try:
+            with torch.device("meta"):
+                module = self.build()
+        except RuntimeError:
+            if self.config.network in NETWORKS:
+                raise
+            return  # some networks of timm compute numbers while they are made
         for name, tensor in module.state_dict().items():
             if name in tensors and tensors[name].is_floating_point() != tensor.is_floating_point():
                 raise TypeError(f"{name} is {tensors[name].dtype}, not {tensor.dtype}")
@@ -149,6 +156,15 @@ class Card:
 def _is_number(value: object) -> bool:
     """Return whether `value` is a number that float32 can hold."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 3e38
+
+
+def _check_consent(path: str | Path, network: str) -> None:
+    """Raise an error for a network that only the user may import."""
+    if is_own(network):
+        raise checkpoint.CheckpointError(
+            f"{path} needs the network {quote(network)[1:-1]}, which is not imported because a file names it: pass the "
+            f"function as network=..., or --network {quote(network)[1:-1]} on the command line"
+        )
 
 
 class Classifier(nn.Module):
@@ -223,8 +239,12 @@ class Classifier(nn.Module):
         self.card.write(path, self.module.state_dict())
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Load a file written by `save`, ready for use on the CPU. Any other file raises a `CheckpointError`."""
+    def load(cls, path: str | Path, *, network: Network | None = None) -> Self:
+        """Load a file written by `save`, ready for use on the CPU. Any other file raises a `CheckpointError`.
+
+        If the model was trained with a function of the user, `--network module:function`, pass this function as
+        `network`. It is never imported because a file names it.
+        """
         tensors, description = checkpoint.read(Path(path))
         if "card" not in description:
             raise checkpoint.CheckpointError(
@@ -234,9 +254,11 @@ class Classifier(nn.Module):
             card = Card.from_dict(description["card"])
             names = current_weights(tensors)
             tensors = {names[name]: tensor for name, tensor in tensors.items()}
-            card.check(tensors)
+            if network is None:
+                _check_consent(path, card.config.network)
+                card.check(tensors)
             with torch.random.fork_rng(devices=[]):
-                module = card.build()
+                module = card.build(network)
             module.load_state_dict(tensors)
             return cls(module, card).eval()
         except _MISFITS as error:

@@ -59,7 +59,9 @@ class Config:
     ] = None
     data_seed: Annotated[int, Doc("Random seed for generating and splitting the data set.")] = 0
 
-    network: Annotated[str, Doc("Name of the classifier.")] = "z2cnn"
+    network: Annotated[str, Doc("Classifier: a name, timm:NAME, torchvision:NAME, or your own module:function.")] = (
+        "z2cnn"
+    )
     layers: Annotated[tuple[str, ...], Doc("Charts of the transformer layers, in order.")] = ()
     predictor: Annotated[
         str,

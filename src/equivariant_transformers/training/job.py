@@ -16,6 +16,7 @@ from equivariant_transformers import data, models
 from equivariant_transformers.data import ImageSet, Loader, Splits
 from equivariant_transformers.data.cache import sha256
 from equivariant_transformers.geometry.groups import lookup
+from equivariant_transformers.models import Network
 from equivariant_transformers.nn.augment import Augmentation, parse_max_theta
 from equivariant_transformers.nn.canonicalizer import Canonicalized
 from equivariant_transformers.training import Config, Job, distributed
@@ -71,8 +72,11 @@ def load_data(config: Config, device: torch.device, *, accept_other_files: bool 
     return Splits(*(part.to(device) for part in load(**(chosen | options))))
 
 
-def make_module(config: Config, images: ImageSet) -> Canonicalized:
-    """Return the config's network for `images`, with random weights from the config's seed."""
+def make_module(config: Config, images: ImageSet, network: Network | None = None) -> Canonicalized:
+    """Return the config's network for `images`, with random weights from the config's seed.
+
+    A network of the user, `module:function`, is passed as the function `network`.
+    """
     torch.manual_seed(config.seed)
     _, channels, height, width = images.images.shape
     return build_network(
@@ -81,15 +85,22 @@ def make_module(config: Config, images: ImageSet) -> Canonicalized:
         classes=len(images.classes),
         size=(height, width),
         fill=images.black if config.fill == "black" else None,
+        network=network,
     )
 
 
 def build_network(
-    config: Config, *, in_channels: int, classes: int, size: tuple[int, int], fill: float | None
+    config: Config,
+    *,
+    in_channels: int,
+    classes: int,
+    size: tuple[int, int],
+    fill: float | None,
+    network: Network | None = None,
 ) -> Canonicalized:
     """Return the config's network for images of the given channels and size, with random weights."""
     return models.build(
-        config.network,
+        config.network if network is None else network,
         layers=config.layers,
         iterations=config.iterations,
         chart=config.chart,
@@ -110,13 +121,20 @@ def place(module: nn.Module, device: torch.device) -> nn.Module:
     return moved
 
 
-def make_job(config: Config, splits: Splits, *, directory: Path | None = None, name: str = "run") -> Job:
+def make_job(
+    config: Config,
+    splits: Splits,
+    *,
+    directory: Path | None = None,
+    name: str = "run",
+    network: Network | None = None,
+) -> Job:
     """Return a job for `train`. With several processes, its loaders return the share of this process."""
     device = splits.train.images.device
     evaluated = evaluation_batch(device, config.tta)
     return Job(
         config=config,
-        module=place(make_module(config, splits.train), device),
+        module=place(make_module(config, splits.train, network), device),
         train=_loader(splits.train, config.batch_size, seed=config.seed),
         validation=_loader(splits.validation, evaluated),
         test=_loader(splits.test, evaluated),
