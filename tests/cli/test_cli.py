@@ -40,7 +40,7 @@ from equivariant_transformers.training import job as job_module
 from equivariant_transformers.training.checkpoint import read
 from equivariant_transformers.training.job import find_data
 
-SMALL = ["--network", "z2cnn", "--layers", "rotation", "--batch-size", "10", "--device", "cpu"]
+SMALL = ["--network", "z2cnn", "--layers", "rotation", "--batch-size", "10", "--keep", "best", "--device", "cpu"]
 
 
 @pytest.fixture(scope="module")
@@ -133,26 +133,29 @@ def test_train_prints_a_line_an_epoch_and_the_result_on_stdout(et, bars, tmp_pat
 def test_settings_that_are_not_given_are_chosen_from_the_folder(et, bars, tmp_path):
     command = ("train", bars, "--network", "z2cnn", "--device", "cpu", "--out", tmp_path / "run")
     _, err = et(*command, "--epochs", 1)
-    length = "1 epochs with a patience of 60"
     rates = "learning rate 0.002, 3 epochs of warm-up, decay 0.99"
-    assert f"resized to 64 x 64\nbatch size 8, {length}, {rates}\n" in err
+    assert f"resized to 64 x 64\nbatch size 8, 1 epochs, {rates}\n" in err
     written = read_yaml(tmp_path / "run" / "config.yaml")
-    fields = ("batch_size", "epochs", "patience", "warmup", "lr_decay", "size")
-    assert [written[name] for name in fields] == [8, 1, 60, 3, 0.99, 64]
+    fields = ("batch_size", "epochs", "patience", "keep", "warmup", "lr_decay", "size")
+    assert [written[name] for name in fields] == [8, 1, None, "last", 3, 0.99, 64]
     et("train", "--config", tmp_path / "run" / "config.yaml", "--out", tmp_path / "run")
     assert read_yaml(tmp_path / "run" / "config.yaml") == written
     assert PRESETS["mnist"].epochs == Config().epochs  # the paper's protocol elsewhere
 
 
-@given(st.integers(1, 10**6))
-def test_small_and_large_folders_get_enough_steps(images):
-    chosen = choose(images)
+@given(st.integers(1, 10**6), st.integers(0, 10**5))
+def test_small_and_large_folders_get_enough_steps(images, validation):
+    chosen = choose(images, validation)
     steps = max(1, images // chosen["batch_size"])
     assert 8 <= chosen["batch_size"] <= 128
     assert steps >= 8 or chosen["batch_size"] == 8
     assert 20 <= chosen["epochs"] <= 300
     assert steps * chosen["epochs"] >= 5_900 or chosen["epochs"] == 300
-    assert chosen["patience"] < chosen["epochs"]
+    if validation < 10:
+        assert (chosen["patience"], chosen["keep"]) == (None, "last")
+    else:
+        assert 10 <= chosen["patience"] < chosen["epochs"]
+        assert chosen["keep"] == "best"
     config = Config(**chosen)
     assert config.learning_rate_in(chosen["epochs"]) == pytest.approx(0.05 * config.learning_rate, rel=0.2)
 
@@ -169,7 +172,7 @@ def test_the_best_model_so_far_is_on_disk_when_a_run_is_interrupted(et, bars, tm
     monkeypatch.setattr("equivariant_transformers.cli.train._Begin.__call__", interrupt)
     command = ("train", bars, *SMALL, "--epochs", 9, "--out", tmp_path / "run")
     err = et(*command, code=130).err.splitlines()
-    assert err[-2] == f"the best model so far: {tmp_path / 'run' / 'model.safetensors'}"
+    assert err[-2] == f"the model so far: {tmp_path / 'run' / 'model.safetensors'}"
     assert err[-1].startswith("stopped by SIGINT; the run is saved")
     assert len(seen) == 2
     assert all(card.validation_error is not None and card.test_error is None for card in seen)

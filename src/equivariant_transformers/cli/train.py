@@ -85,8 +85,8 @@ def train_model(
     The config is that of PRESET, overridden by the fields in FILE, overridden by the flags. For a folder of images,
     size, batch size, epochs, patience and learning rates are chosen from the images unless they are given. The files in
     DIR are config.yaml, checkpoint.safetensors, result.json, confusion.png and model.safetensors, which is written
-    whenever an epoch is the best so far. The same command resumes an interrupted run. Only one run at a time can use
-    DIR.
+    whenever an epoch is the best so far (or the last). The same command resumes an interrupted run. Only one run at a
+    time can use DIR.
     """
     given = locals()
     settings = make_config(preset, config, {name: given[name] for name in Config.__dataclass_fields__})
@@ -212,7 +212,7 @@ def _forget(directory: Path) -> None:
 
 def _interrupted(stopped: Stopped, directory: Path, options: list[str]) -> console.Failure:
     if (directory / MODEL).exists():
-        console.note(f"the best model so far: {directory / MODEL}")
+        console.note(f"the model so far: {directory / MODEL}")
     place = shlex.quote(str(directory))
     again = " ".join([f"et train --config {shlex.quote(str(directory / 'config.yaml'))} --out {place}", *options])
     return console.Failure(f"{stopped}; the run is saved, resume with: {again}", console.code_of(stopped.signal))
