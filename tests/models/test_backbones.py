@@ -135,11 +135,19 @@ def test_a_file_never_makes_the_library_import_code(nets, tmp_path, monkeypatch)
         return nn.Sequential(nn.Flatten(), nn.Linear(in_channels * 24 * 24, classes))
 
     classifier = saved("own_nets:small", path, function)
-    with pytest.raises(CheckpointError, match=r"needs the network own_nets:small.*network=.*--network own_nets:small"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"the network own_nets:small is a function of your own.*network=.*--network own_nets:small",
+    ):
         Classifier.load(path)
     with pytest.raises(ValueError, match="own_nets:small is a function of your own, and is not imported"):
         models.build("own_nets:small")
     assert not (nets / "imported").exists()
+    tensors, description = read(path)
+    description["card"]["config"]["network"] = "a; rm -r b:c"
+    write(tmp_path / "spoilt.safetensors", tensors, description)
+    with pytest.raises(CheckpointError, match="must be a name, library:name or module:function, got 'a; rm -r b:c'"):
+        Classifier.load(tmp_path / "spoilt.safetensors")
     with torch.no_grad():
         assert torch.equal(Classifier.load(path, network=function)(photos().images), classifier(photos().images))
     with pytest.raises(CheckpointError, match=r"size mismatch|Missing key"):
@@ -177,8 +185,8 @@ def test_the_command_line_imports_what_the_user_names(nets, tmp_path, capsys):
     sys.modules.pop("own_nets")
     (nets / "imported").unlink()
     assert "pass --network own_nets:small to run it" in et(*again, code=2).err
-    assert "needs the network own_nets:small" in et("evaluate", model, code=1).err
-    assert "needs the network own_nets:small" in et("predict", model, photos, code=1).err
+    assert "the network own_nets:small is a function of your own" in et("evaluate", model, code=1).err
+    assert "the network own_nets:small is a function of your own" in et("predict", model, photos, code=1).err
     assert not (nets / "imported").exists()
     network = ["--network", "own_nets:small"]
     et(*again, *network, "--epochs", 2)

@@ -114,7 +114,7 @@ def _from_names(names: str | None, predictor: str, seed: int, device: torch.devi
 
 def _pictures(subject: Subject, config: Config, count: int, *, accept_other_files: bool) -> tuple[Tensor, str]:
     """Return the first test images on a canvas, normalised, `(B, C, pixels, pixels)`, and their origin."""
-    shape = {"channels": subject.channels} if is_folder(config.dataset) else {}
+    shape = {"channels": subject.channels, "size": subject.size} if is_folder(config.dataset) else {}
     with console.loading() as loading:
         splits = load_data(
             config, subject.scale.device, accept_other_files=accept_other_files, progress=loading, **shape

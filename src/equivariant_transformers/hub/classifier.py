@@ -15,7 +15,8 @@ from typing_extensions import Self
 
 from equivariant_transformers.data.imageset import ImageSet, check_normalisation, scale_and_shift
 from equivariant_transformers.limits import MOST_CHANNELS, MOST_CLASSES, MOST_SIDE
-from equivariant_transformers.models import NETWORKS, Network, is_own
+from equivariant_transformers.models import NETWORKS, Network
+from equivariant_transformers.models.backbones import OwnNetworkError
 from equivariant_transformers.nn.augment import TTA, Augmentation, check_tta, parse_max_theta
 from equivariant_transformers.nn.canonicalization import Canonicalization
 from equivariant_transformers.nn.canonicalizer import Canonicalized
@@ -158,15 +159,6 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 3e38
 
 
-def _check_consent(path: str | Path, network: str) -> None:
-    """Raise an error for a network that only the user may import."""
-    if is_own(network):
-        raise checkpoint.CheckpointError(
-            f"{path} needs the network {quote(network)[1:-1]}, which is not imported because a file names it: pass the "
-            f"function as network=..., or --network {quote(network)[1:-1]} on the command line"
-        )
-
-
 class Classifier(nn.Module):
     """Network and its card. The input is images as bytes, with the size and the channels of the card.
 
@@ -255,12 +247,13 @@ class Classifier(nn.Module):
             names = current_weights(tensors)
             tensors = {names[name]: tensor for name, tensor in tensors.items()}
             if network is None:
-                _check_consent(path, card.config.network)
                 card.check(tensors)
             with torch.random.fork_rng(devices=[]):
                 module = card.build(network)
             module.load_state_dict(tensors)
             return cls(module, card).eval()
+        except OwnNetworkError as error:
+            raise checkpoint.CheckpointError(f"{path} cannot be loaded: {error}") from error
         except _MISFITS as error:
             reason = " ".join(str(error).split())
             raise checkpoint.CheckpointError(

@@ -37,6 +37,10 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")  # no address of a hub and no path
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 
+class OwnNetworkError(ValueError):
+    """Error for a network of the user that is given by its name only."""
+
+
 def check_name(network: str) -> None:
     """Raise a ValueError unless `network` is a name in `NETWORKS`, `library:name` or `module:function`.
 
@@ -95,7 +99,7 @@ def make_backbone(network: str | Network, in_channels: int, classes: int, **opti
     if network in NETWORKS:
         return NETWORKS[network](in_channels, classes, **options)
     if library not in LIBRARIES:
-        raise ValueError(
+        raise OwnNetworkError(
             f"the network {network} is a function of your own, and is not imported because a file names it: pass the "
             f"function as network=..., or --network {network} on the command line"
         )
