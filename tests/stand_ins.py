@@ -7,20 +7,31 @@ import pytest
 from torch import nn
 
 
-def small_network(name, num_classes):
+def small_network(name, num_classes, in_chans=3, **options):
     """What `timm.create_model` and `torchvision.models.get_model` are called with and return, in small."""
     assert name == "resnet18"
+    assert options in ({}, {"pretrained": False}, {"weights": None})
     return nn.Sequential(
-        nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, num_classes)
+        nn.Conv2d(in_chans, 8, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, num_classes)
     )
+
+
+def install(library, monkeypatch):
+    """Let `import timm` or `import torchvision.models` find a stand-in."""
+    module = types.ModuleType(library)
+    if library == "timm":
+        module.create_model = small_network
+    else:
+        module.models = types.ModuleType("torchvision.models")
+        module.models.get_model = lambda name, weights, num_classes: small_network(name, num_classes, weights=weights)
+        monkeypatch.setitem(sys.modules, "torchvision.models", module.models)
+    monkeypatch.setitem(sys.modules, library, module)
 
 
 def backbones_of(library, monkeypatch):
     """Let `import timm` find a stand-in, timm itself, or nothing but torchvision; skip what is not installed."""
     if library == "stand-in":
-        module = types.ModuleType("timm")
-        module.create_model = small_network
-        monkeypatch.setitem(sys.modules, "timm", module)
+        install("timm", monkeypatch)
         return
     pytest.importorskip(library)
     if library == "torchvision":

@@ -63,3 +63,17 @@ def test_mistakes_are_explained(channels, count, options, message):
     model = et.Canonicalized(nn.Identity(), et.EquivariantTransformer("x_shear", channels, channels=4)).eval()
     with pytest.raises(ValueError, match=message):
         viz.layers(model, torch.rand(count, channels, 16, 16), **options)
+
+
+@pytest.mark.parametrize("count", [1, 2, 12, 25, 60])
+def test_a_confusion_matrix_shows_names_and_numbers_while_they_fit(count):
+    answers = torch.randint(0, 9, (count, count), generator=torch.Generator().manual_seed(0))
+    answers[0] = 0  # a class without images
+    names = [f"class ${number} with a long name" for number in range(count)]
+    figure = viz.confusion(answers, names)
+    (axes,) = figure.axes
+    shown = [label.get_text() for label in axes.get_yticklabels()]
+    assert (shown[:1] == ["class \\$0 with a lo..."]) == (count <= 30)
+    written = [int(text.get_text()) for text in axes.texts]
+    assert written == (answers[answers > 0].tolist() if count <= 15 else [])
+    figure.savefig(io.BytesIO())

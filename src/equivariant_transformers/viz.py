@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -91,6 +92,32 @@ def layers(model: Canonicalized, images: Tensor, *, copies: int = 1) -> Figure:
         for column, picture in zip(columns, pictures, strict=True):
             show((picture - low) / (high - low), row[column])
         row[0].set_ylabel(title, rotation=0, ha="right", va="center", labelpad=8)
+    return figure
+
+
+def confusion(answers: Tensor, classes: Sequence[str]) -> Figure:
+    """Return a figure of a confusion matrix `(classes, classes)`: a row per true class, a column per predicted class.
+
+    The colour is the share of the row. Up to 30 classes have their names at the axes, and up to 15 classes have the
+    numbers of images in the cells.
+    """
+    from matplotlib.figure import Figure
+
+    count = len(classes)
+    side = 2.2 + min(6.0, 0.45 * count)
+    figure = Figure(figsize=(side, side), layout="constrained")
+    axes = figure.add_subplot()
+    shares = answers / answers.sum(1, keepdim=True).clamp_min(1)
+    axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
+    axes.set(xlabel="predicted class", ylabel="true class")
+    if count <= 30:
+        names = [_words(name if len(name) <= 20 else f"{name[:18]}...") for name in classes]
+        axes.set_xticks(range(count), names, rotation=90)
+        axes.set_yticks(range(count), names)
+    if count <= 15:
+        for row, column in answers.nonzero().tolist():
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(column, row, str(int(answers[row, column])), ha="center", va="center", color=colour)
     return figure
 
 

@@ -24,9 +24,10 @@ from matfiles import write_svhn
 from PIL import Image
 from rich.console import Console
 
-from equivariant_transformers import cli
+from equivariant_transformers import cli, install
 from equivariant_transformers.cli import console
 from equivariant_transformers.cli.config import make_config, read_yaml, to_yaml
+from equivariant_transformers.cli.defaults import choose
 from equivariant_transformers.cli.presets import PRESETS
 from equivariant_transformers.data import DATASETS, ImageSet, Source, Splits
 from equivariant_transformers.experiments import results
@@ -39,7 +40,7 @@ from equivariant_transformers.training import job as job_module
 from equivariant_transformers.training.checkpoint import read
 from equivariant_transformers.training.job import find_data
 
-SMALL = ["--network", "z2cnn", "--layers", "rotation", "--batch-size", "10", "--device", "cpu"]
+SMALL = ["--network", "z2cnn", "--layers", "rotation", "--batch-size", "10", "--keep", "best", "--device", "cpu"]
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +102,7 @@ def test_train_writes_all_there_is_to_know(trained, bars):
     assert {path.name for path in trained.iterdir()} == {
         "checkpoint.safetensors",
         "config.yaml",
+        "confusion.png",
         "model.safetensors",
         "result.json",
     }
@@ -117,9 +119,76 @@ def test_train_writes_all_there_is_to_know(trained, bars):
 
 def test_train_prints_a_line_an_epoch_and_the_result_on_stdout(et, bars, tmp_path):
     out, err = et("train", bars, *SMALL, "--epochs", 1, "--out", tmp_path / "run")
-    assert re.search(r"epoch 1/1: loss [\d.]+, validation [\d.]+ %, best [\d.]+ %, [\d.]+ s\n$", err)
-    assert re.match(r"test error [\d.]+ % with epoch 1 of 1, .*\nmodel: .*model\.safetensors\nparameter ", out)
-    assert re.search(r"\nrotation   0\.\d\d of the image  -3\.14 \.\. \+3\.14 .*\n$", out)  # one layer: no stack
+    assert re.search(r"epoch 1/1: loss [\d.]+, validation [\d.]+ %, best [\d.]+ %, [\d.]+ s\nclassifying: 100%\n$", err)
+    lines = out.splitlines()
+    assert lines[0].startswith("test error ")
+    assert " % with epoch 1 of 1, " in lines[0]
+    assert re.fullmatch(r"class +test images +error +most often taken for", lines[1])
+    assert {line.split()[0] for line in lines[2:4]} == {"across", "down"}
+    assert lines[4] == f"model: {tmp_path / 'run' / 'model.safetensors'}"
+    assert lines[5].startswith("parameter ")
+    assert re.fullmatch(r"rotation +0\.\d\d of the image +-3\.14 \.\. \+3\.14 .*", lines[6])  # one layer: no stack
+    assert len(lines) == 7
+    wrong = sum(int(line.split()[1]) * float(line.split()[2]) / 100 for line in lines[2:4])
+    assert float(lines[0].split()[2]) == pytest.approx(100 * wrong / 6, abs=0.1)
+
+
+def test_settings_that_are_not_given_are_chosen_from_the_folder(et, bars, tmp_path):
+    command = ("train", bars, "--network", "z2cnn", "--device", "cpu", "--out", tmp_path / "run")
+    _, err = et(*command, "--epochs", 1)
+    rates = "learning rate 0.002, 3 epochs of warm-up, decay 0.99"
+    assert f"resized to 64 x 64\nbatch size 8, 1 epochs, {rates}\n" in err
+    written = read_yaml(tmp_path / "run" / "config.yaml")
+    fields = ("batch_size", "epochs", "patience", "keep", "warmup", "lr_decay", "size")
+    assert [written[name] for name in fields] == [8, 1, None, "last", 3, 0.99, 64]
+    et("train", "--config", tmp_path / "run" / "config.yaml", "--out", tmp_path / "run")
+    assert read_yaml(tmp_path / "run" / "config.yaml") == written
+    assert PRESETS["mnist"].epochs == Config().epochs  # the paper's protocol elsewhere
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**5))
+def test_small_and_large_folders_get_enough_steps(images, validation):
+    chosen = choose(images, validation)
+    steps = max(1, images // chosen["batch_size"])
+    assert 8 <= chosen["batch_size"] <= 128
+    assert steps >= 8 or chosen["batch_size"] == 8
+    assert 20 <= chosen["epochs"] <= 300
+    assert steps * chosen["epochs"] >= 5_900 or chosen["epochs"] == 300
+    if validation < 10:
+        assert (chosen["patience"], chosen["keep"]) == (None, "last")
+    else:
+        assert 10 <= chosen["patience"] < chosen["epochs"]
+        assert chosen["keep"] == "best"
+    config = Config(**chosen)
+    assert config.learning_rate_in(chosen["epochs"]) == pytest.approx(0.05 * config.learning_rate, rel=0.2)
+
+
+def test_the_best_model_so_far_is_on_disk_when_a_run_is_interrupted(et, bars, tmp_path, monkeypatch):
+    seen = []
+
+    def interrupt(self, progress):
+        if progress.step == 0:
+            seen.append(Classifier.load(tmp_path / "run" / "model.safetensors").card)
+            if progress.epoch == 2:
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("equivariant_transformers.cli.train._Begin.__call__", interrupt)
+    command = ("train", bars, *SMALL, "--epochs", 9, "--out", tmp_path / "run")
+    err = et(*command, code=130).err.splitlines()
+    assert err[-2] == f"the model so far: {tmp_path / 'run' / 'model.safetensors'}"
+    assert err[-1].startswith("stopped by SIGINT; the run is saved")
+    assert len(seen) == 2
+    assert all(card.validation_error is not None and card.test_error is None for card in seen)
+    assert json.loads(et("predict", tmp_path / "run" / "model.safetensors", f"{bars}/down/0.png", "--json").out)
+
+
+@pytest.mark.parametrize(("options", "side"), [((), 64), (("--size", 56), 56)])
+def test_train_says_how_large_the_images_are(et, bars, tmp_path, options, side):
+    _, err = et("train", bars, *SMALL, "--epochs", 1, "--out", tmp_path / "run", *options)
+    assert f"21/3/6 images, 2 classes, resized to {side} x {side}\n" in err
+    assert Classifier.load(tmp_path / "run" / "model.safetensors").card.size == (side, side)
+    et("evaluate", tmp_path / "run" / "model.safetensors")
+    assert "does not let you choose size" in et("train", "mnist", "--size", 40, code=1).err
 
 
 def test_train_audits_the_stack_in_the_range_of_the_augmentation(et, bars, tmp_path):
@@ -145,7 +214,7 @@ def test_the_same_command_goes_on_and_fresh_begins_anew(et, bars, tmp_path):
     assert len(longer["losses"]) == 2
     finished, err = et(*command, "--epochs", 2)
     assert {**json.loads(finished), "seconds": 0} == {**longer, "seconds": 0}
-    assert "epoch" not in err
+    assert "\nepoch " not in err
     _, err = et(*command, "--epochs", 1, "--fresh")
     assert "epoch 1/1" in err
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["epochs"] == 1
@@ -157,7 +226,7 @@ def test_a_finished_run_is_tested_again_with_its_last_epoch(et, trained, tmp_pat
     losses = json.loads((directory / "result.json").read_text())["losses"]
     out, err = et("train", "--config", directory / "config.yaml", "--out", directory, "--keep", "last")
     assert re.match(rf"test error [\d.]+ % with the last of {len(losses)} epochs \([\d.]+ % on validation data\)", out)
-    assert "epoch" not in err
+    assert "\nepoch " not in err
     again = json.loads((directory / "result.json").read_text())
     assert (again["best_epoch"], again["losses"]) == (len(losses), losses)
     assert yaml.safe_load((directory / "config.yaml").read_text())["keep"] == "last"
@@ -340,9 +409,9 @@ def test_help_has_every_field_with_its_docstring(et, monkeypatch):
 def test_presets_are_complete(name):
     assert set(PRESETS) == set(DATASETS)
     config = make_config(name, None, {})
-    sizes = {"projective": 64, "affnist": 40, "svhn": 32, "mnist-rts": 42, "sim2mnist": 96}
+    sizes = {"projective": 64, "affnist": 40, "svhn": 32, "cifar": 32, "mnist-rts": 42, "sim2mnist": 96}
     size = next((side for start, side in sizes.items() if name.startswith(start)), 28)
-    channels = 3 if name.startswith("svhn") else 1
+    channels = 3 if name.startswith(("svhn", "cifar")) else 1
     network = build(
         config.network, layers=config.layers, chart=config.chart, in_channels=channels, size=(size, size)
     ).eval()
@@ -471,6 +540,16 @@ def test_predict_with_several_looks(et, bars):
     assert found["confidence"] == pytest.approx(expected, rel=1e-4)
     (once,) = json.loads(et("predict", "projective-mnist-softmax", image, "--json").out)
     assert once["confidence"] != pytest.approx(expected, rel=1e-4)
+
+
+def test_predict_takes_folders(et, trained, bars, tmp_path):
+    shutil.copytree(bars, tmp_path / "bars")
+    (tmp_path / "bars" / ".hidden.png").write_text("ignored")
+    files = sorted(str(path) for path in (tmp_path / "bars").rglob("[0-9]*.png"))
+    out = et("predict", trained / "model.safetensors", tmp_path / "bars", "--json").out
+    assert [entry["image"] for entry in json.loads(out)] == files
+    (tmp_path / "empty").mkdir()
+    assert "a folder without files" in et("predict", trained / "model.safetensors", tmp_path / "empty", code=1).err
 
 
 def test_predict_names_and_skips_what_is_no_image(et, trained, bars, tmp_path):
@@ -609,7 +688,10 @@ def test_info(et, tmp_path, monkeypatch):
     ("arguments", "code", "message"),
     [
         ("frobnicate", 2, "No such command 'frobnicate'"),
-        ("train --laers x", 2, "No such option: --laers"),
+        ("train --laers x", 2, "No such option: --laers. Did you mean --layers? Try et train --help"),
+        ("train mnist --lr 1", 2, "No such option: --lr. Did you mean --learning-rate? Try et train --help"),
+        ("train mnist --wd 1", 2, "Did you mean --weight-decay?"),
+        ("predict --qqqq", 2, "No such option: --qqqq. Try et predict --help"),
         ("train", 2, "nothing to train on"),
         ("train mnits", 2, "unknown preset 'mnits'. Did you mean 'mnist'?"),
         ("train ./no/such/folder", 2, "there is no folder ./no/such/folder"),
@@ -679,7 +761,7 @@ def test_damaged_models_and_full_disks(et, trained, bars, tmp_path, monkeypatch)
     _, err = et("train", bars, *SMALL, "--epochs", 1, "--out", tmp_path / "file" / "run", code=1)
     assert err.splitlines()[-1].startswith("error: [Errno")
     monkeypatch.setitem(sys.modules, "safetensors", None)
-    assert "pip install 'equivariant-transformers[train]'" in et("evaluate", tmp_path / "cut", code=1).err
+    assert install.command("train") in et("evaluate", tmp_path / "cut", code=1).err
 
 
 def test_tracebacks_only_with_debug(et, monkeypatch):
@@ -709,8 +791,17 @@ for missing in ("typer", "rich", "yaml"):
 """
 
 
+def test_the_command_to_install_fits_the_installation(tmp_path, monkeypatch):
+    monkeypatch.setattr(install, "_CLONE", tmp_path)
+    assert install.command("hub") == "pip install 'equivariant-transformers[hub]'"
+    (tmp_path / "pyproject.toml").touch()
+    assert install.command("hub") == f"pip install -e '{tmp_path}[hub]'"
+    monkeypatch.chdir(tmp_path)
+    assert install.command("hub") == "pip install -e '.[hub]'"
+
+
 def test_what_to_install():
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, env=os.environ, check=True)
-    line = "error: et needs {}: pip install 'equivariant-transformers[train]'"
+    line = f"error: et needs {{}}: {install.command('train')}"
     assert done.stderr.splitlines() == [line.format(missing) for missing in ("typer", "rich", "yaml")]
     assert done.stdout.split() == ["1", "1", "1"]

@@ -212,13 +212,17 @@ def special_files(folder):
 def test_pipes_sockets_devices_and_folders_are_not_opened(et, model, tmp_path):
     good = save(tmp_path / "photos" / "cat" / "good.png")
     files = special_files(tmp_path / "photos" / "cat" / "special")
-    code, text, err = et("predict", model, *files, good, "/dev/zero", tmp_path, "--json")
+    code, text, err = et("predict", model, *files, good, "/dev/zero", "--json")
     assert code == 1
     found = json.loads(text)
     assert [Path(entry["image"]) for entry in found if "error" not in entry] == [good]
-    assert len(err.splitlines()) == len(files) + 2
+    assert len(err.splitlines()) == len(files) + 1
     assert "a pipe, a socket or a device, not a file" in err
-    assert "a folder, not a file" in err
+    assert "a folder without files" in err
+    code, text, err = et("predict", model, tmp_path / "photos", "--json")
+    assert code == 1
+    assert [Path(entry["image"]) for entry in json.loads(text) if "error" not in entry] == [good]
+    assert len(err.splitlines()) == len(files) - 2  # folders, and links to them, are not files
     with pytest.warns(UserWarning, match="skipped 6 files"):  # folders, and links to them, are no pictures
         splits = from_folder(tmp_path / "photos", validation=0, test=0, size=(8, 8))
     assert len(splits.train) == 1

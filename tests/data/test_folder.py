@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from bounded import run_bounded
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from equivariant_transformers.data import from_dataset, from_folder
+from equivariant_transformers.data import from_dataset, from_folder, pictures
 from equivariant_transformers.data.imageset import statistics
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
@@ -83,16 +84,66 @@ def test_a_class_may_be_called_train(tmp_path):
     assert from_folder(tmp_path, validation=0, test=0).train.classes == ("bus", "train")
 
 
-def test_shape_is_kept_and_the_rest_is_black(tmp_path):
+@given(st.integers(1, 60), st.integers(1, 60), st.sampled_from([1, 3]), st.integers(0, 2**31))
+def test_shape_is_kept_and_the_border_is_repeated(width, height, channels, seed):
+    """Each row and column outside the resized picture equals the nearest one inside, and the picture is inside."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    picture = Image.fromarray(pixels)
+    image = pictures.fit(picture, (16, 24), channels)
+    scale = min(16 / height, 24 / width)
+    inner = (max(1, round(scale * width)), max(1, round(scale * height)))
+    small = np.asarray(picture.convert(pictures.MODES[channels]).resize(inner, Image.Resampling.BICUBIC))
+    top, left = (16 - inner[1]) // 2, (24 - inner[0]) // 2
+    rows, columns = ((np.arange(n) - at).clip(0, m - 1) for n, at, m in ((16, top, inner[1]), (24, left, inner[0])))
+    expected = small.reshape(inner[1], inner[0], channels)[rows][:, columns].transpose(2, 0, 1)
+    np.testing.assert_array_equal(image, expected)
+
+
+def test_one_colour_has_no_bars(tmp_path):
     save(tmp_path / "wide" / "a.png", size=(40, 20))
-    image = only(tmp_path, size=(8, 8))
-    assert (image[0] == 255).nonzero().unique(dim=0).tolist() == [[y, x] for y in range(2, 6) for x in range(8)]
-    assert image[:, :2].sum() == image[:, 6:].sum() == 0
+    assert (only(tmp_path, size=(8, 8))[0] == 255).all()
 
 
-def test_the_thinnest_picture_is_a_line(tmp_path):
-    save(tmp_path / "thin" / "a.png", size=(1, 1000))
-    assert (only(tmp_path)[0] == 255).all(0).sum() == 1
+@pytest.mark.parametrize(
+    ("shapes", "side"),
+    [
+        ([(28, 28)] * 3, 64),
+        ([(300, 100)] * 3, 96),
+        ([(100, 300), (120, 130), (4000, 3000)], 128),
+        ([(1000, 2000)], 224),
+        ([(3, 3)], 64),
+    ],
+)
+def test_the_size_is_chosen_from_the_images(tmp_path, shapes, side):
+    for number, shape in enumerate(shapes):
+        save(tmp_path / "a" / f"{number}.jpg", size=shape)
+    (tmp_path / "a" / "notes.jpg").write_text("no picture")
+    with pytest.warns(UserWarning, match="skipped 1 files"):
+        splits = from_folder(tmp_path, validation=0, test=0)
+    assert splits.train.images.shape[2:] == (side, side)
+
+
+def test_a_side_is_a_size(tmp_path):
+    save(tmp_path / "a" / "a.png")
+    assert only(tmp_path, size=12).shape == (3, 12, 12)
+
+
+@pytest.mark.parametrize("ending", ["jpg", "png"])
+def test_a_large_photograph_takes_little_memory(tmp_path, ending):
+    rows, columns = np.mgrid[:3000, :4000]
+    pixels = np.stack((rows // 12, columns // 16, 0 * rows), axis=-1).astype(np.uint8)
+    (tmp_path / "a").mkdir()
+    Image.fromarray(pixels).save(tmp_path / "a" / f"photo.{ending}")
+    code = """
+from equivariant_transformers.data import from_folder
+image = from_folder(sys.argv[1], validation=0, test=0).train.images[0]
+assert image.shape == (3, 224, 224)
+print(*image[:2, 112, 112].tolist(), *image[:2, 0, 223].tolist())
+"""
+    imports = "from equivariant_transformers.data import from_folder, pictures; from PIL import Image; Image.init()"
+    done = run_bounded(code, tmp_path, imports=imports, megabytes=150)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(list(map(int, done.stdout.split())), [125, 125, 0, 249], atol=3)
 
 
 def test_greyscale(tmp_path):

@@ -104,7 +104,7 @@ def test_other_files_are_refused_or_confessed(folder):
 
 @pytest.mark.parametrize(("examples", "validation"), [(61, 0), (0, 10), (-1, 10), (51, 10), (None, 60), (10, -1)])
 def test_impossible_numbers_are_refused(official, examples, validation):
-    with pytest.raises(ValueError, match="cannot be taken from the 60 images"):
+    with pytest.raises(ValueError, match="cannot be taken from the 60 training images"):
         svhn(examples, root=official, validation=validation)
 
 

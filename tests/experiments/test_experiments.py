@@ -53,7 +53,7 @@ def made(monkeypatch):
     """Small data and networks in place of large ones; the configs for which a network was made."""
     configs = []
 
-    def make_module(config, images):
+    def make_module(config, images, _=None):
         configs.append(config)
         if config.dropout == 0.9:
             raise RuntimeError("out of memory")

@@ -96,7 +96,7 @@ def test_pictures_of_any_kind_are_prepared(tmp_path):
         assert prepared.dtype == torch.uint8
         assert prepared.shape == (3, 24, 24)
         assert prepared[:, 12, 12].tolist() == [200, 100, 0]
-        assert not prepared[:, 0].any()  # the shape is kept, black fills the rest
+        assert prepared[:, 0, 12].tolist() == [200, 100, 0]  # the border fills the rest
     assert classifier(prepared[None]).shape == (1, 2)
 
 

@@ -192,7 +192,7 @@ def test_what_export_needs(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="the export of a Canonicalizer needs example images"):
         to_program(et.Canonicalizer(["rotation"], predictor="consistent"), tmp_path / "layer.pt2")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ModuleNotFoundError, match=r"onnxruntime: pip install 'equivariant-transformers\[export\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"onnxruntime: pip install .*\[export\]'"):
         to_onnx(
             et.Canonicalizer(["rotation"], predictor="consistent"), tmp_path / "layer.onnx", torch.rand(1, 1, 16, 16)
         )

@@ -67,3 +67,31 @@ def test_a_bare_layer_is_wrapped():
     )
     assert bare.state_dict().keys() == stack.state_dict().keys()
     assert torch.equal(bare(IMAGES), stack(IMAGES))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [1, 8, 20])
+def test_printing_shows_names_poses_and_confidence(count, dtype):
+    images = torch.rand(count, 1, 32, 48, dtype=dtype)
+    out = et.Canonicalizer(["x_shear", "log_polar"]).to(dtype)(images)
+    first, head, *rows = str(out).splitlines()
+    assert first == f"Canonicalization of {count} images, 1 x 32 x 48"
+    assert head.split() == ["image", "x_shear", "rotation", "dilation"]
+    shown = min(count, 8)
+    for number, row in enumerate(rows[:shown]):
+        values = row.replace("(", "").replace(")", "").split()
+        assert values[0] == str(number)
+        torch.testing.assert_close(
+            torch.tensor(list(map(float, values[1::2])), dtype=dtype), out.pose[number].detach(), atol=6e-4, rtol=0
+        )
+        torch.testing.assert_close(
+            torch.tensor(list(map(float, values[2::2])), dtype=dtype),
+            out.confidence[number].detach(),
+            atol=6e-3,
+            rtol=0,
+        )
+    assert rows[shown:] == ([f"and {count - 8} more images"] if count > 8 else []) + ["pose (confidence)"]
+
+
+def test_printing_without_layers_is_one_line():
+    assert str(et.Canonicalizer([])(IMAGES)) == "Canonicalization of 2 images, 1 x 48 x 48"

@@ -424,7 +424,16 @@ def test_inference_can_be_captured_in_a_cuda_graph(pixels):
             TypeError,
             "backbone must be a module",
         ),
-        (lambda _: et.Canonicalized(nn.Flatten(), "x_shear"), TypeError, "canonicalizer must be a module"),
+        (
+            lambda _: et.Canonicalized(nn.Flatten(), "x_shear"),
+            TypeError,
+            r"canonicalizer must be a module, got 'x_shear'; write Canonicalizer\(\['x_shear'\], in_channels=3\)",
+        ),
+        (
+            lambda _: et.Canonicalized(nn.Flatten(), ["rotation", "x_shear"]),
+            TypeError,
+            r"; write Canonicalizer\(\['rotation', 'x_shear'\], in_channels=3\)",
+        ),
         (
             lambda x: et.Canonicalized(nn.Flatten(), et.Canonicalizer([])).read(x),
             TypeError,

@@ -92,7 +92,7 @@ def test_where_nothing_can_be_locked_there_is_a_warning(tmp_path, monkeypatch):
 def test_a_second_run_fails_and_changes_nothing(command, tmp_path, capsys, option):
     assert cli.main(command) == 0
     before = contents(tmp_path / "run")
-    assert set(before) == {CHECKPOINT, "config.yaml", "model.safetensors", "result.json"}
+    assert set(before) == {CHECKPOINT, "config.yaml", "confusion.png", "model.safetensors", "result.json"}
     capsys.readouterr()
     with hold(tmp_path / "run"):
         assert cli.main([*command, option, "--seed", "1"]) == 1
@@ -120,7 +120,7 @@ def test_several_processes_hold_a_directory_as_one(command, tmp_path):
 
 
 def test_a_run_of_a_table_that_another_process_trains_is_not_started(tmp_path, monkeypatch):
-    monkeypatch.setattr(jobs, "make_module", lambda config, _: network(config.seed, config.dropout))
+    monkeypatch.setattr(jobs, "make_module", lambda config, *_: network(config.seed, config.dropout))
     monkeypatch.setattr(runner, "load_data", lambda *_, **__: Splits(bars(100, 0), bars(33, 1), bars(40, 2)))
     config = Config(epochs=1, batch_size=16, learning_rate=1e-2)
     folders = {"folder": tmp_path / "results" / "x", "checkpoints": tmp_path / "runs"}

@@ -56,6 +56,18 @@ def test_every_network_trains_on_one_image(name, device):
     assert result.test_error in (0, 100)
 
 
+def test_balanced_classes_weigh_the_same():
+    labels = torch.tensor([0] * 6 + [1] * 2 + [3])
+    part = dataclasses.replace(bars(9, 0), labels=labels)
+    logits = torch.randn(9, 4, generator=torch.Generator().manual_seed(0))
+    config = Config(network="resnet10", class_weights="balanced")
+    each = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+    expected = torch.stack([each[labels == label].mean() for label in (0, 1, 3)]).mean()
+    torch.testing.assert_close(make_job(config, Splits(part, part, part)).loss(logits, labels), expected)
+    with pytest.raises(ValueError, match="class_weights must be equal for the network capsule"):
+        make_job(config.replace(network="capsule"), Splits(enlarged(part), enlarged(part), enlarged(part)))
+
+
 def enlarged(part):
     """Return `part` at 64 x 64 pixels, which every network takes."""
     return dataclasses.replace(part, images=part.images.repeat_interleave(8, 2).repeat_interleave(8, 3))

@@ -18,7 +18,7 @@ from torch import nn
 from equivariant_transformers import Canonicalized, Canonicalizer
 from equivariant_transformers.nn import TTA, Augmentation
 from equivariant_transformers.training import CHECKPOINT, Config, Stopped, checkpoint, train
-from equivariant_transformers.training.run import Run
+from equivariant_transformers.training.run import Run, is_finished
 
 PROGRAM = """
 import pathlib, sys, time
@@ -150,6 +150,42 @@ def test_the_learning_rate_decays_each_epoch():
     train([still])
     train([frozen])
     torch.testing.assert_close(weights(still), weights(frozen))
+
+
+def test_the_learning_rate_rises_in_the_first_epochs():
+    config = CONFIG.replace(warmup=3, lr_decay=0.9)
+    rates = [config.learning_rate_in(epoch) for epoch in range(6)]
+    plain = [CONFIG.replace(lr_decay=0.9).learning_rate_in(epoch) for epoch in range(6)]
+    assert rates == pytest.approx([rate * min(1, (epoch + 1) / 4) for epoch, rate in enumerate(plain)])
+    assert rates[3:] == plain[3:]
+    slow, fast = job(config.replace(epochs=1)), job(CONFIG.replace(epochs=1, learning_rate=0.01 / 4))
+    train([slow])
+    train([fast])
+    assert torch.equal(weights(slow), weights(fast))
+
+
+def test_training_ends_without_improvement_and_goes_on_with_more_patience(tmp_path):
+    config = CONFIG.replace(epochs=30, patience=3)
+    stopped = job(config, tmp_path)
+    (result,) = train([stopped])
+    errors = [entry["validation_error"] for entry in result.history]
+    assert len(errors) == errors.index(min(errors)) + 1 + 3 < 30
+    assert result.best_epoch == errors.index(min(errors)) + 1
+    assert is_finished(tmp_path / CHECKPOINT, stopped)
+    again, steps = job(config, tmp_path), []
+    assert_same(result, train([again], report=steps.append)[0], stopped, again)
+    assert steps == []
+    longer, whole = (job(config.replace(patience=6), place) for place in (tmp_path, None))
+    assert_same(train([longer])[0], train([whole])[0], longer, whole)
+
+
+def test_kept_weights_are_handed_over_as_they_are_found():
+    run, found = job(CONFIG.replace(epochs=6, ema_decay=0.9)), []
+    run.on_keep = lambda kept, result: found.append((result.best_epoch, {n: t.clone() for n, t in kept.items()}))
+    (result,) = train([run])
+    errors = [entry["validation_error"] for entry in result.history]
+    assert [epoch for epoch, _ in found] == [n + 1 for n, e in enumerate(errors) if e < min(errors[:n], default=101)]
+    assert all(torch.equal(tensor, found[-1][1][name]) for name, tensor in run.module.state_dict().items())
 
 
 @pytest.mark.parametrize("after", [2, 9, 17])
@@ -315,6 +351,10 @@ def test_divergence_is_reported():
         ("batch_size", -1),
         ("learning_rate", 0.0),
         ("lr_decay", 1.5),
+        ("warmup", -1),
+        ("patience", 0),
+        ("class_weights", "heavy"),
+        ("size", 5000),
         ("dropout", 1.0),
         ("precision", "int8"),
         ("seed", 2**70),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from equivariant_transformers import install
+
 _NEEDED = ("rich", "typer", "yaml")
 
 
@@ -16,6 +18,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         package = (missing.name or "").partition(".")[0]
         if package not in _NEEDED:
             raise
-        print(f"error: et needs {package}: pip install 'equivariant-transformers[train]'", file=sys.stderr)
+        print(f"error: et needs {package}: {install.command('train')}", file=sys.stderr)
         return 1
     return run(sys.argv[1:] if arguments is None else list(arguments))

@@ -10,7 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from equivariant_transformers import install
 from equivariant_transformers.cli import audit, console, data, demo, evaluate, export, info, predict, reproduce, train
+from equivariant_transformers.cli.flags import closest
 from equivariant_transformers.training.checkpoint import CheckpointError
 
 EXPECTED = (CheckpointError, ModuleNotFoundError, OSError, RuntimeError, ValueError)
@@ -70,11 +72,16 @@ def _explain(error: Any) -> int:
     if hasattr(error, "format_message"):  # an error of Typer
         context: Any = getattr(error, "ctx", None)
         message = error.format_message().rstrip(".")
+        if context and hasattr(error, "option_name"):  # an unknown flag
+            known = [flag for parameter in context.command.params for flag in parameter.opts]
+            guess = closest(error.option_name, known)
+            message = f"No such option: {error.option_name}" + (f". Did you mean {guess}?" if guess else "")
         if message:  # without a message, Typer has printed the help
-            console.error(f"{message}. Try {context.command_path if context else 'et'} --help")
+            end = "" if message.endswith("?") else "."
+            console.error(f"{message}{end} Try {context.command_path if context else 'et'} --help")
         return console.WRONG_USAGE
     if isinstance(error, ModuleNotFoundError) and "pip install" not in str(error):
-        console.error(f"{error}: pip install 'equivariant-transformers[train]'")
+        console.error(f"{error}: {install.command('train')}")
     elif isinstance(error, EXPECTED):
         console.error(str(error))
     else:

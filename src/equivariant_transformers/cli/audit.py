@@ -53,6 +53,7 @@ class Subject:
 
 def audit_layers(
     model: Annotated[str | None, typer.Argument(help=f"{models.HELP} Or give --group.")] = None,
+    network: models.NetworkFlag = None,
     group: Annotated[
         str | None, typer.Option(metavar="NAME,...", help="Groups or charts; their layers have random weights.")
     ] = None,
@@ -82,7 +83,7 @@ def audit_layers(
         config = Config(dataset=dataset, seed=seed)
         if model and group:
             raise ValueError(f"got model {model} and --group {group}; give a model or --group, not both")
-        subject = _from_model(model, where) if model else _from_names(group, predictor, seed, where)
+        subject = _from_model(model, network, where) if model else _from_names(group, predictor, seed, where)
     images, origin = _images(subject, config, count, accept_other_files=accept_other_files)
     canvases = _normalised(on_canvas(images, _canvas_pixels(images, subject)), subject)
     moved = on_canvas_rows(subject.stack, canvases, subject.size)
@@ -105,8 +106,8 @@ def audit_layers(
         print_audit(moved + fixed, frames)
 
 
-def _from_model(model: str, device: torch.device) -> Subject:
-    classifier = models.load(model).to(device)
+def _from_model(model: str, network: str | None, device: torch.device) -> Subject:
+    classifier = models.load(model, network=network).to(device)
     card = classifier.card
     if not card.config.layers:
         raise ValueError(f"{model} has no layers to audit; give a model with layers, or --group")
@@ -135,7 +136,7 @@ def _from_names(names: str | None, predictor: str, seed: int, device: torch.devi
 
 def _images(subject: Subject, config: Config, count: int, *, accept_other_files: bool) -> tuple[Tensor, str]:
     """Return the first test images `(B, C, H, W)`, with values from 0 to 1, and their origin."""
-    shape = {"channels": subject.channels} if is_folder(config.dataset) else {}
+    shape = {"channels": subject.channels, "size": subject.size} if is_folder(config.dataset) else {}
     with console.loading() as loading:
         splits = load_data(
             config, subject.scale.device, accept_other_files=accept_other_files, progress=loading, **shape

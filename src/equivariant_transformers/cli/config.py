@@ -10,13 +10,15 @@ from typing import Any
 import yaml
 
 from equivariant_transformers.cli.console import usage
+from equivariant_transformers.cli.defaults import fill_in
 from equivariant_transformers.cli.presets import preset
 from equivariant_transformers.geometry.atlas import chart
 from equivariant_transformers.geometry.groups import lookup
-from equivariant_transformers.models import NETWORKS
+from equivariant_transformers.models import check_name
 from equivariant_transformers.nn.predictors import PREDICTORS
 from equivariant_transformers.text import quote
 from equivariant_transformers.training import Config
+from equivariant_transformers.training.aliases import current_fields
 from equivariant_transformers.training.config import kind_of
 from equivariant_transformers.training.job import find_data, find_device, is_folder
 
@@ -24,7 +26,10 @@ _MOST_BYTES = 100_000  # limit on a YAML file; a config has about 1,000 bytes
 
 
 def make_config(name: str | None, file: Path | None, flags: dict[str, Any]) -> Config:
-    """Return the config of preset `name`, overridden by the YAML in `file`, overridden by `flags` that are not None."""
+    """Return the config of preset `name`, overridden by the YAML in `file`, overridden by `flags` that are not None.
+
+    For a folder of images, some of the other fields are chosen by `fill_in`.
+    """
     flags = {field: value for field, value in flags.items() if value is not None}
     with usage():
         if name is None and file is None and "dataset" not in flags:
@@ -34,10 +39,8 @@ def make_config(name: str | None, file: Path | None, flags: dict[str, Any]) -> C
         fields |= {field: _convert(field, value) for field, value in changes.items()}
         config = Config.from_dict(fields)
         _check_names(config)
-        folder = str(Path(config.dataset))  # without a trailing slash
-        if is_folder(folder):
-            config = config.replace(dataset=folder)
-    return config
+    folder = str(Path(config.dataset))  # without a trailing slash
+    return fill_in(config.replace(dataset=folder), current_fields(changes)) if is_folder(folder) else config
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
@@ -88,7 +91,7 @@ def _check_names(config: Config) -> None:
     """Raise a `ValueError` for an unknown name in `config`, before anything that takes time."""
     find_data(config.dataset)
     find_device(config.device)
-    lookup(NETWORKS, config.network, "network")
+    check_name(config.network)
     lookup(PREDICTORS, config.predictor, "predictor")
     for name in (*config.layers, *([config.chart] if config.chart else [])):
         chart(name)

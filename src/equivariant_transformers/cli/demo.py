@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from equivariant_transformers import install
 from equivariant_transformers.cli import console, models
 
 _MODEL = "projective-mnist"
@@ -47,7 +48,6 @@ def open_demo(
     except KeyboardInterrupt:
         console.note("demo stopped")
     except ModuleNotFoundError as missing:
-        needed = f"et demo needs {missing.name}: pip install 'equivariant-transformers[demo]'"
-        raise console.Failure(needed) from missing
+        raise console.Failure(f"et demo needs {missing.name}: {install.command('demo')}") from missing
     finally:
         signal.signal(signal.SIGTERM, usual)

@@ -33,6 +33,7 @@ def evaluate_model(
     ] = None,
     accept_other_files: AcceptOtherFiles = False,
     tta: Annotated[int | None, typer.Option(metavar="N", help=models.TTA)] = None,
+    network: models.NetworkFlag = None,
     device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the figures and the confusion matrix as JSON.")
@@ -43,7 +44,7 @@ def evaluate_model(
         where = find_device(device)
         if dataset is not None:
             find_data(dataset)
-    classifier = models.load(model, tta)
+    classifier = models.load(model, tta, network=network)
     place(classifier, where)
     memory.keep()
     times = classifier.tta
@@ -78,7 +79,7 @@ def load_test_images(
 ) -> ImageSet:
     """Return the test images of `dataset`, or of the classifier's own data set, on the device of the classifier."""
     card = classifier.card
-    config = card.config.replace(dataset=dataset or card.config.dataset, copies=1)  # only training uses copies
+    config = card.config.replace(dataset=dataset or card.config.dataset, copies=1, size=None)  # the card has the size
     if dataset not in (None, card.config.dataset):
         config = config.replace(examples=None)
     folder = is_folder(config.dataset)

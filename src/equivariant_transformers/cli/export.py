@@ -18,6 +18,7 @@ def export_model(
         Path, typer.Argument(metavar="FILE.onnx|FILE.pt2", help="File to write; its extension selects the format.")
     ],
     model: Annotated[str, typer.Option(metavar="MODEL", help=models.HELP)],
+    network: models.NetworkFlag = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Export a model to ONNX or torch.export, for use without this library.
@@ -27,7 +28,7 @@ def export_model(
     """
     if out.suffix not in _WRITERS:
         raise console.Failure(f"the name of the file must end in .onnx or .pt2, got {out}", console.WRONG_USAGE)
-    classifier = models.load(model)
+    classifier = models.load(model, network=network)
     form, write = _WRITERS[out.suffix]
     difference = write(classifier, out)
     card = classifier.card

@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Annotated
+
+import typer
+
 from equivariant_transformers.cli import console
 from equivariant_transformers.hub.classifier import Classifier
 from equivariant_transformers.hub.zoo import find
+from equivariant_transformers.models import Network, check_name, import_network, is_own
 
 HELP = "Model file, or name of a pretrained model."
 TTA = "Number of predictions per image to average over (test-time augmentation); the model's own by default."
 
 
-def load(model: str, tta: int | None = None) -> Classifier:
-    """Return a model by file or name, with its `tta` replaced if given. An error is a usage error."""
+NetworkFlag = Annotated[
+    str | None,
+    typer.Option(metavar="MODULE:FUNCTION", help="Function that made the model's network, if it is your own."),
+]
+
+
+def own_network(name: str | None) -> Network | None:
+    """Import the network `module:function` that was given on the command line, also from the current folder.
+
+    Return None for any other network.
+    """
+    if name is None or not is_own(name):
+        return None
     with console.usage():
-        classifier = find(model)
+        check_name(name)
+        if "" not in sys.path:
+            sys.path.insert(0, "")
+        try:
+            return import_network(name)
+        except ImportError as error:
+            raise ValueError(f"--network {name} cannot be imported: {error}") from error
+
+
+def load(model: str, tta: int | None = None, *, network: str | None = None) -> Classifier:
+    """Return a model by file or name, with its `tta` replaced if given. An error is a usage error."""
+    own = own_network(network)
+    with console.usage():
+        classifier = find(model, own)
         if tta is not None:
             classifier.tta = tta
         return classifier

@@ -12,6 +12,7 @@ import typer
 from torch import Tensor
 
 from equivariant_transformers.cli import console, models
+from equivariant_transformers.data.tree import files_below
 from equivariant_transformers.hub.classifier import Classifier
 from equivariant_transformers.text import visible
 from equivariant_transformers.training.job import find_device
@@ -22,26 +23,30 @@ _LONGEST_NAME = 200  # bytes; most systems allow 255 including the extension
 
 def predict_images(
     model: Annotated[str, typer.Argument(help=models.HELP)],
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files of any format and size.")],
+    images: Annotated[
+        list[Path], typer.Argument(metavar="IMAGE...", help="Image files of any format and size, or folders.")
+    ],
     canonical_out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder to write the canonical images to.")
     ] = None,
     tta: Annotated[int | None, typer.Option(metavar="N", help=models.TTA)] = None,
+    network: models.NetworkFlag = None,
     device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
 ) -> None:
     """Print the class of each image, the confidence, and the pose predicted by the layers.
 
-    A file that cannot be read, or whose canonical image cannot be written, is reported, and the exit code is 1.
+    A folder stands for all files below it, except hidden files. A file that cannot be read, or whose canonical image
+    cannot be written, is reported, and the exit code is 1.
     """
     with console.usage():
         where = find_device(device)
-    classifier = models.load(model, tta).to(where)
+    classifier = models.load(model, tta, network=network).to(where)
     if canonical_out is not None and not classifier.card.config.layers:
         raise console.Failure(
             f"{model} has no layers and makes no canonical images; omit --canonical-out", console.WRONG_USAGE
         )
-    found = [_predict(classifier, path, canonical_out) for path in images]
+    found = [entry for path in images for entry in _predict_all(classifier, path, canonical_out)]
     for entry in found:
         if "error" in entry:
             console.error(f"{visible(entry['image'])}: {entry['error']}")
@@ -57,6 +62,16 @@ def predict_images(
         console.table("image", "class", ">confidence", *(f">{name}" for name in poses), rows=rows)
     if any("error" in entry for entry in found):
         raise typer.Exit(console.FAILED)
+
+
+def _predict_all(classifier: Classifier, path: Path, canonical_out: Path | None) -> list[dict[str, Any]]:
+    """Return the predictions for a file, or for all files below a folder."""
+    if not path.is_dir():
+        return [_predict(classifier, path, canonical_out)]
+    unlisted: list[str] = []
+    found = [_predict(classifier, file, canonical_out) for file in files_below(path, unlisted)]
+    errors = [{"image": str(path), "error": f"a folder in it cannot be listed: {each}"} for each in unlisted]
+    return found + errors or [{"image": str(path), "error": "a folder without files"}]
 
 
 @torch.no_grad()

@@ -23,6 +23,7 @@ PRESETS: dict[str, Config] = {
         _AFFNIST.replace(dataset="affnist-centred"),
         _SVHN,
         _SVHN.replace(dataset="svhn-extra", epochs=150),
+        Config(dataset="cifar10", network="resnet18"),
         Config(dataset="mnist", network="resnet10", fill="black"),
         Config(dataset="rotated-mnist", network="resnet10", layers=("rotation",), fill="black"),
         Config(dataset="mnist-rts", network="resnet10", layers=("cartesian", "log_polar"), fill="black"),

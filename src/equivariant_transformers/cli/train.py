@@ -13,7 +13,7 @@ import torch
 import typer
 
 from equivariant_transformers.audit import FrameConsistency
-from equivariant_transformers.cli import console
+from equivariant_transformers.cli import console, mistakes, models
 from equivariant_transformers.cli.config import make_config, to_yaml
 from equivariant_transformers.cli.data import AcceptOtherFiles
 from equivariant_transformers.cli.flags import flag
@@ -28,10 +28,12 @@ from equivariant_transformers.cli.layer_audit import (
 )
 from equivariant_transformers.cli.presets import PRESETS
 from equivariant_transformers.cli.progress import Report, TensorBoard, watching
-from equivariant_transformers.data import ImageSet
+from equivariant_transformers.data import ImageSet, Splits
 from equivariant_transformers.data.files import atomic_write
+from equivariant_transformers.data.folder import ORIGIN
 from equivariant_transformers.experiments import results
 from equivariant_transformers.hub.classifier import Card, Classifier
+from equivariant_transformers.models import Network, is_own
 from equivariant_transformers.nn.canonicalizer import Canonicalized
 from equivariant_transformers.training import CHECKPOINT, Config, Job, Progress, Result, Stopped, distributed
 from equivariant_transformers.training import train as run_jobs
@@ -40,6 +42,7 @@ from equivariant_transformers.training.locks import InUseError, hold
 
 MODEL = "model.safetensors"
 RESULT = "result.json"
+CONFUSION = "confusion.png"
 
 _AUDITED = (4, 16)  # smallest and largest number of validation images for the audit of the layers
 _AUDITED_PIXELS = 2**16  # in these images together, so that the audit takes a few seconds
@@ -63,6 +66,7 @@ def train_model(
     dataset: Annotated[str | None, flag("dataset")] = None,
     examples: Annotated[str | None, flag("examples")] = None,
     copies: Annotated[str | None, flag("copies")] = None,
+    size: Annotated[str | None, flag("size")] = None,
     data_seed: Annotated[str | None, flag("data_seed")] = None,
     network: Annotated[str | None, flag("network")] = None,
     layers: Annotated[str | None, flag("layers")] = None,
@@ -76,10 +80,13 @@ def train_model(
     tta: Annotated[str | None, flag("tta")] = None,
     epochs: Annotated[str | None, flag("epochs")] = None,
     batch_size: Annotated[str | None, flag("batch_size")] = None,
+    patience: Annotated[str | None, flag("patience")] = None,
     learning_rate: Annotated[str | None, flag("learning_rate")] = None,
+    warmup: Annotated[str | None, flag("warmup")] = None,
     lr_decay: Annotated[str | None, flag("lr_decay")] = None,
     weight_decay: Annotated[str | None, flag("weight_decay")] = None,
     ema_decay: Annotated[str | None, flag("ema_decay")] = None,
+    class_weights: Annotated[str | None, flag("class_weights")] = None,
     keep: Annotated[str | None, flag("keep")] = None,
     seed: Annotated[str | None, flag("seed")] = None,
     device: Annotated[str | None, flag("device")] = None,
@@ -88,12 +95,18 @@ def train_model(
 ) -> None:
     """Train a network, test its best (or last) epoch, write the model, and audit its layers on validation images.
 
-    The config is that of PRESET, overridden by the fields in FILE, overridden by the flags. The files in DIR are
-    config.yaml, checkpoint.safetensors, result.json and model.safetensors. The same command resumes an interrupted
-    run. Only one run at a time can use DIR.
+    The config is that of PRESET, overridden by the fields in FILE, overridden by the flags. For a folder of images,
+    size, batch size, epochs, patience and learning rates are chosen from the images unless they are given. The files in
+    DIR are config.yaml, checkpoint.safetensors, result.json, confusion.png and model.safetensors, which is written
+    whenever an epoch is the best so far (or the last). The same command resumes an interrupted run. Only one run at a
+    time can use DIR.
     """
     given = locals()
     settings = make_config(preset, config, {name: given[name] for name in Config.__dataclass_fields__})
+    own = models.own_network(network)
+    if is_own(settings.network) and own is None:
+        needed = f"the network {settings.network} is your own code: pass --network {settings.network} to run it"
+        raise console.Failure(needed, console.WRONG_USAGE)
     directory = out or Path("runs") / results.key(settings)
     options = {
         "resume": resume,
@@ -101,12 +114,13 @@ def train_model(
         "tensorboard": tensorboard,
         "as_json": as_json,
     }
-    _train(settings, directory, **options)
+    _train(settings, directory, own, **options)
 
 
 def _train(
     settings: Config,
     directory: Path,
+    own: Network | None,
     *,
     resume: bool,
     accept_other_files: bool,
@@ -120,7 +134,12 @@ def _train(
             reports.append(TensorBoard(directory / "tensorboard", settings))
         with console.loading() as loading:
             splits = load_data(settings, device, accept_other_files=accept_other_files, progress=loading)
-        job = make_job(settings, splits, directory=directory)
+        console.note(_describe(settings, splits))
+        job = make_job(settings, splits, directory=directory, network=own)
+        card = dataclasses.replace(Card.of(settings, splits.train), labels=job.labels)
+        job.on_keep = lambda weights, kept: dataclasses.replace(card, validation_error=kept.validation_error).write(
+            directory / MODEL, weights
+        )
         if len(splits.train) < settings.batch_size:
             console.note(
                 f"{len(splits.train)} training images, fewer than the batch size of {settings.batch_size}: "
@@ -139,7 +158,9 @@ def _train(
                 reports.append(watch)
                 (result,) = run_jobs([job], report=report)
         except Stopped as stopped:
-            raise _interrupted(stopped, directory, accept_other_files=accept_other_files) from None
+            options = [f"--network {settings.network}"] if own else []
+            options += ["--accept-other-files"] if accept_other_files else []
+            raise _interrupted(stopped, directory, options) from None
         parameters = sum(parameter.numel() for parameter in job.module.parameters())
         audit = None
         record = results.record(result, parameters=parameters, origin=splits.train.origin, together=1)
@@ -147,21 +168,19 @@ def _train(
             begin.write()  # not written yet if a finished run is only tested again
             results.write(record, directory / RESULT)
             if result.failure is None:
-                card = dataclasses.replace(
-                    Card.of(settings, splits.train),
-                    labels=job.labels,
-                    validation_error=result.validation_error,
-                    test_error=result.test_error,
-                )
-                Classifier(cast(Canonicalized, job.module), card).save(directory / MODEL)
+                card = dataclasses.replace(card, validation_error=result.validation_error, test_error=result.test_error)
+                classifier = Classifier(cast(Canonicalized, job.module), card).eval()
+                classifier.save(directory / MODEL)
+                answers = mistakes.report(classifier, splits.test, directory / CONFUSION)
                 audit = _audit(job, splits.validation) if settings.layers else None
     if as_json:
         found = audit and {"fixed_frame": [row.figures for row in audit[0]], "frames": frame_figures(audit[1])}
         console.print_json({**results.to_dict(record), "directory": str(directory), "audit": found})
     if result.failure:
         raise console.Failure(f"training diverged: {result.failure}", console.DIVERGED)
-    if not as_json:
+    if not as_json and console.speaks():
         console.say(_summary(result))
+        mistakes.print_classes(answers, splits.test.classes)
         console.say(f"model: {directory / MODEL}")
         if audit is not None:
             print_audit(*audit)
@@ -214,17 +233,29 @@ class _Begin:
 def _forget(directory: Path) -> None:
     """Delete the files of an earlier run in `directory`, so that they cannot be mistaken for those of this run."""
     if console.speaks():
-        for name in (CHECKPOINT, RESULT, MODEL):
+        for name in (CHECKPOINT, RESULT, MODEL, CONFUSION):
             (directory / name).unlink(missing_ok=True)
     if distributed.world_size() > 1:
         torch.distributed.barrier()
 
 
-def _interrupted(stopped: Stopped, directory: Path, *, accept_other_files: bool) -> console.Failure:
+def _interrupted(stopped: Stopped, directory: Path, options: list[str]) -> console.Failure:
+    if (directory / MODEL).exists():
+        console.note(f"the model so far: {directory / MODEL}")
     place = shlex.quote(str(directory))
-    again = f"et train --config {shlex.quote(str(directory / 'config.yaml'))} --out {place}"
-    again += " --accept-other-files" if accept_other_files else ""
+    again = " ".join([f"et train --config {shlex.quote(str(directory / 'config.yaml'))} --out {place}", *options])
     return console.Failure(f"{stopped}; the run is saved, resume with: {again}", console.code_of(stopped.signal))
+
+
+def _describe(config: Config, splits: Splits) -> str:
+    """Return two lines: numbers of images and classes and the size of the images, and the settings of training."""
+    counts = "/".join(str(len(part)) for part in splits)
+    height, width = splits.train.images.shape[-2:]
+    resized = "resized to " if splits.train.origin == ORIGIN else ""
+    images = f"{counts} images, {len(splits.train.classes)} classes, {resized}{height} x {width}"
+    length = f"{config.epochs} epochs" + (f" with a patience of {config.patience}" if config.patience else "")
+    rates = f"learning rate {config.learning_rate:g}, {config.warmup} epochs of warm-up, decay {config.lr_decay:g}"
+    return f"{images}\nbatch size {config.batch_size}, {length}, {rates}"
 
 
 def _summary(result: Result) -> str:

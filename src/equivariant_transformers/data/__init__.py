@@ -1,4 +1,4 @@
-"""Data sets of the paper: downloaded or generated, verified, cached and held on the device.
+"""Data sets of the paper and CIFAR-10: downloaded or generated, verified, cached and held on the device.
 
 >>> import torch
 >>> from equivariant_transformers import data
@@ -8,6 +8,7 @@
 """
 
 from equivariant_transformers.data.affnist_set import affnist
+from equivariant_transformers.data.cifar10_set import cifar10
 from equivariant_transformers.data.folder import from_dataset, from_folder
 from equivariant_transformers.data.imageset import ImageSet, Splits
 from equivariant_transformers.data.loader import Loader
@@ -24,6 +25,7 @@ __all__ = [
     "Source",
     "Splits",
     "affnist",
+    "cifar10",
     "from_dataset",
     "from_folder",
     "load",

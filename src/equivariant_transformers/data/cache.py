@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
+import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from equivariant_transformers import install
 from equivariant_transformers.data.files import atomic_write
 
 Report = Callable[[str, float], None]
 """Progress callback. Its arguments are the current task and the completed fraction, from 0 to 1."""
 
 _CHUNK = 1 << 18
+_FAILURES = (ImportError, OSError, ValueError, zipfile.BadZipFile, zlib.error, subprocess.SubprocessError)
+T = TypeVar("T")
+
+
+class Release(NamedTuple):
+    """File of a published data set."""
+
+    file: str
+    sha256: str
+    bytes: int
 
 
 def root() -> Path:
@@ -81,7 +96,7 @@ def download(
         import pooch
         import requests
     except ImportError as error:
-        raise ModuleNotFoundError(f"downloads need {error.name}: pip install -e '.[train]'") from error
+        raise ModuleNotFoundError(f"downloads need {error.name}: {install.command('train')}") from error
     fetch = pooch.HTTPDownloader(
         chunk_size=_CHUNK,
         timeout=timeout,
@@ -99,6 +114,21 @@ def download(
                 f"{url} could not be downloaded: {file.tell():,} of {size:,} bytes arrived, with SHA-256 {found} "
                 f"instead of {known_hash}"
             )
+
+
+def first_source(what: str, sources: Mapping[str, Callable[[Path], T]], advice: str) -> T:
+    """Return the result of the first of `sources` that succeeds. Each is called with an empty temporary folder.
+
+    If all fail, a RuntimeError lists the failure of each source by its name, and ends with `advice`.
+    """
+    failures = []
+    for name, source in sources.items():
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                return source(Path(folder))
+        except _FAILURES as error:
+            failures.append(f"- {name}: {error}")
+    raise RuntimeError("\n".join([f"{what} could not be fetched:", *failures, advice]))
 
 
 def _drop_redirect(response: Any, **_: Any) -> None:

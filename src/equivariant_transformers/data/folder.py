@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,13 +15,14 @@ from torch import Tensor
 
 from equivariant_transformers.data.cache import Report
 from equivariant_transformers.data.imageset import ImageSet, Splits, statistics
+from equivariant_transformers.data.tree import scan, usual_side
 from equivariant_transformers.limits import MOST_CLASSES, MOST_SIDE
 from equivariant_transformers.text import quote, visible
 
-PART_NAMES = {"train": "train", "validation": "validation", "valid": "validation", "val": "validation", "test": "test"}
-"""Names allowed for the subfolder of each part of the data."""
 ORIGIN = "the user's own images"
 NAMED_AT_MOST = 10
+VALIDATION, TEST = 0.1, 0.2
+"""Fractions of the images that are held out by default."""
 
 Examples = tuple[Tensor, Tensor]
 """Images `(N, C, H, W)`, uint8, and labels `(N,)`."""
@@ -38,42 +38,36 @@ class Dataset(Protocol):
 def from_folder(
     path: str | Path,
     *,
-    size: tuple[int, int] = (64, 64),
+    size: int | tuple[int, int] | None = None,
     channels: int = 3,
-    validation: float = 0.1,
-    test: float = 0.2,
+    validation: float = VALIDATION,
+    test: float = TEST,
     seed: int = 0,
     progress: Report | None = None,
 ) -> Splits:
     """Load the images in a folder. The name of each subfolder is a class.
 
-    Images of any format and size are resized with their aspect ratio kept and padded with black. Hidden files are
-    ignored. Files that cannot be read as an image are skipped, and a warning lists them. The mean and the standard
-    deviation are computed from the training part.
+    Images of any format and size are resized with their aspect ratio kept and padded with their border pixels. Hidden
+    files are ignored. Files that cannot be read as an image are skipped, and a warning lists them. The mean and the
+    standard deviation are computed from the training part.
 
     Args:
         path: folder of class folders, or folder with the subfolders `train`, and `validation` or `test`, of class
             folders.
-        size: (height, width) of the images.
+        size: (height, width) of the images, or the side of square images. Default: the median shorter side of the
+            files, rounded to a multiple of 32, from 64 to 224.
         channels: number of channels, 1 for greyscale or 3 for colour.
         validation: fraction of the training images to hold out for validation if there is no folder `validation`.
         test: fraction to hold out for the test if there is no folder `test`. Both splits are stratified by class.
         seed: random seed for the choice of the held-out images.
         progress: callback that receives the current task and its completed fraction.
     """
-    path = Path(path)
-    folders = _parts(path)
-    classes = sorted({below.name for folder in folders.values() for below in _subfolders(folder)})
-    if not classes:
-        raise ValueError(f"{path} has no class folders: put the images of each class into a subfolder named after it")
-    if len(classes) > MOST_CLASSES:
-        raise ValueError(f"{path} has {len(classes):,} class folders; at most {MOST_CLASSES:,} are supported")
-    broken: list[str] = []
-    files = {
-        part: [(file, label) for label, name in enumerate(classes) for file in _files(path, folder / name, broken)]
-        for part, folder in folders.items()
-    }
-    parts = {part: _read(path, found, size, channels, broken, progress) for part, found in files.items()}
+    tree = scan(path)
+    path, classes, broken = tree.root, tree.classes, list(tree.unlisted)
+    if size is None:
+        size = usual_side(tree.parts["train"])
+    shape = (size, size) if isinstance(size, int) else size
+    parts = {part: _read(path, found, shape, channels, broken, progress) for part, found in tree.parts.items()}
     if broken:
         more = f" and {len(broken) - NAMED_AT_MOST} more" if len(broken) > NAMED_AT_MOST else ""
         listed = "; ".join(broken[:NAMED_AT_MOST])
@@ -83,11 +77,11 @@ def from_folder(
     if empty:
         listed = visible(", ".join(empty[:NAMED_AT_MOST])) + (", ..." if len(empty) > NAMED_AT_MOST else "")
         raise ValueError(f"no readable image of class {listed} in {path}: add some or remove the folder")
-    hollow = [str(folders[part]) for part, (_, labels) in parts.items() if not len(labels)]
+    hollow = [str(tree.folders[part]) for part, (_, labels) in parts.items() if not len(labels)]
     if hollow:
         raise ValueError(f"no readable image in {' and '.join(hollow)}: add some or remove the folder")
     shares = {"validation": validation, "test": test}
-    return _splits(parts, shares, seed, name=path.resolve().name, classes=tuple(classes))
+    return _splits(parts, shares, seed, name=path.resolve().name, classes=classes)
 
 
 def from_dataset(
@@ -143,55 +137,6 @@ def from_dataset(
     if known is None:
         known = tuple(map(str, range(1 + max(int(labels.max()) for _, labels in parts.values() if len(labels)))))
     return _splits(parts, shares, seed, name=name or type(dataset).__name__, classes=known)
-
-
-def _parts(path: Path) -> dict[str, Path]:
-    """Return the folder of each part: the subfolders `train`, ... if there are no others, otherwise `path` itself."""
-    if not path.is_dir():
-        raise ValueError(f"{path} is not a folder")
-    below = _subfolders(path)
-    if not below or any(folder.name not in PART_NAMES for folder in below):
-        return {"train": path}
-    parts = {PART_NAMES[folder.name]: folder for folder in below}
-    if len(parts) < len(below) or "train" not in parts:
-        found = ", ".join(folder.name for folder in below)
-        raise ValueError(f"{path} needs one folder train and at most one each of validation and test; found {found}")
-    return parts
-
-
-def _subfolders(folder: Path) -> list[Path]:
-    return sorted(below for below in folder.iterdir() if below.is_dir() and not below.name.startswith("."))
-
-
-def _files(root: Path, folder: Path, broken: list[str]) -> list[Path]:
-    """Return every file below `folder` that is not hidden, sorted by relative path.
-
-    Links to folders are not followed. Pipes, sockets and devices are returned too, so that the warning about unreadable
-    files lists them. Folders that cannot be listed are added to `broken`.
-    """
-    files: dict[str, Path] = {}
-    pending = [folder] if folder.is_dir() else []
-    while pending:
-        try:
-            below = list(os.scandir(pending.pop()))
-        except OSError as error:
-            broken.append(f"{visible(str(error.filename))} ({error.strerror})")
-            continue
-        for entry in below:
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                pending.append(Path(entry.path))
-            elif not _is_folder(entry):
-                files[Path(entry.path).relative_to(folder).as_posix()] = Path(entry.path)
-    return [file for _, file in sorted(files.items())]
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link that points to itself
-        return False
 
 
 class _Pile:

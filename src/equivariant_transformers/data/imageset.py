@@ -100,6 +100,30 @@ class Splits(NamedTuple):
     test: ImageSet
 
 
+def draw(count: int, examples: int | None, validation: int, *, seed: int) -> tuple[Tensor, Tensor]:
+    """Draw indices of training and of validation images from the `count` training images of a data set.
+
+    For the same seed, the validation images are always the same, and fewer examples are a subset of more examples.
+
+    Args:
+        count: number of images to draw from.
+        examples: number of training images; None for all that are not held out.
+        validation: number of images to hold out for validation.
+        seed: random seed.
+
+    >>> [len(indices) for indices in draw(100, 30, 10, seed=0)]
+    [30, 10]
+    """
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    examples = count - validation if examples is None else examples
+    if not (0 <= validation < count and 0 < examples <= count - validation):
+        raise ValueError(
+            f"{examples} examples and {validation} images for validation cannot be taken from the {count} "
+            "training images of the data set"
+        )
+    return order[validation:][:examples], order[:validation]
+
+
 def check_normalisation(mean: Sequence[float], std: Sequence[float], channels: int) -> None:
     """Raise a ValueError unless `mean` and `std` can normalise images with this number of channels.
 

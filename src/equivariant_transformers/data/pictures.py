@@ -12,11 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equivariant_transformers import install
+
 try:
     from PIL import Image, ImageOps, UnidentifiedImageError
 except ModuleNotFoundError as missing:
-    message = "pictures need Pillow: pip install 'equivariant-transformers[train]'"
-    raise ModuleNotFoundError(message) from missing
+    raise ModuleNotFoundError(f"pictures need Pillow: {install.command('train')}") from missing
 
 from equivariant_transformers.data.files import check_regular
 
@@ -41,6 +42,13 @@ def read(path: Path, size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
     return fit(load(path, 2 * max(size)), size, channels)
 
 
+def measure(path: Path) -> tuple[int, int]:
+    """Return the width and the height of the picture in a file, as stored, from its header."""
+    check_regular(path)
+    with _open(path) as picture:
+        return picture.size
+
+
 def load(
     file: Path | IO[bytes], enough: int, *, formats: tuple[str, ...] | None = None, most_pixels: float = math.inf
 ) -> Image.Image:
@@ -52,14 +60,7 @@ def load(
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about unusual metadata of a valid picture
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        try:
-            opened = Image.open(file, formats=formats)
-        except UnidentifiedImageError:
-            raise PictureError("not an image") from None
-        except (Image.DecompressionBombWarning, Image.DecompressionBombError) as bomb:
-            raise PictureError(str(bomb)) from None
-        with opened as picture:
+        with _open(file, formats) as picture:
             if picture.format == "EPS":
                 raise PictureError("EPS is a program that draws a picture; save the picture as PNG")
             if max(picture.size) > LONGEST_SIDE:
@@ -72,19 +73,33 @@ def load(
             return ImageOps.exif_transpose(picture)
 
 
-def fit(picture: Image.Image, size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
-    """Return a picture as uint8 `(channels, height, width)`, resized with its aspect ratio kept and centred on black.
+def _open(file: Path | IO[bytes], formats: tuple[str, ...] | None = None) -> Image.Image:
+    """Open a picture without decoding it. Raise an error for a picture that exceeds Pillow's safety limit."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        try:
+            return Image.open(file, formats=formats)
+        except UnidentifiedImageError:
+            raise PictureError("not an image") from None
+        except (Image.DecompressionBombWarning, Image.DecompressionBombError) as bomb:
+            raise PictureError(str(bomb)) from None
 
-    Transparent pixels are composited onto black.
+
+def fit(picture: Image.Image, size: tuple[int, int], channels: int) -> NDArray[np.uint8]:
+    """Return a picture as uint8 `(channels, height, width)`, resized with its aspect ratio kept, centred and padded.
+
+    The padding repeats the border pixels: a black bar would be an edge that decides the pose of a layer. Transparent
+    pixels are composited onto black.
     """
     picture = _plain(picture, MODES[channels])
     height, width = size
     scale = min(height / picture.height, width / picture.width)
     inner = (max(1, round(scale * picture.width)), max(1, round(scale * picture.height)))
-    picture = picture.resize(inner, Image.Resampling.BICUBIC)
-    canvas = Image.new(MODES[channels], (width, height))
-    canvas.paste(picture, ((width - inner[0]) // 2, (height - inner[1]) // 2))
-    return np.asarray(canvas).reshape(height, width, channels).transpose(2, 0, 1)
+    pixels = np.asarray(picture.resize(inner, Image.Resampling.BICUBIC)).reshape(inner[1], inner[0], channels)
+    rows, columns = height - inner[1], width - inner[0]
+    margins = ((rows // 2, rows - rows // 2), (columns // 2, columns - columns // 2), (0, 0))
+    return np.pad(pixels, margins, mode="edge").transpose(2, 0, 1)
 
 
 def _plain(picture: Image.Image, mode: str) -> Image.Image:

@@ -10,6 +10,9 @@ from typing import Any
 
 from equivariant_transformers.data import cache
 from equivariant_transformers.data.affnist_set import affnist
+from equivariant_transformers.data.cifar10_set import FILES as CIFAR10_FILES
+from equivariant_transformers.data.cifar10_set import OFFICIAL as CIFAR10_ARCHIVE
+from equivariant_transformers.data.cifar10_set import cifar10
 from equivariant_transformers.data.imageset import Splits
 from equivariant_transformers.data.mnist_set import PARTS, mnist
 from equivariant_transformers.data.projective_mnist_set import projective_mnist
@@ -72,6 +75,14 @@ _SOURCES = (
     _from_mnist("sim2mnist", "digits rotated by any angle, enlarged and translated, 96 x 96, no clutter", sim2mnist),
     _svhn("svhn", "digits of house numbers in photographs, 32 x 32, colour", "train", "test"),
     _svhn("svhn-extra", "SVHN with 531,131 additional, easier training images", "train", "test", "extra"),
+    Source(
+        name="cifar10",
+        summary="photographs of ten kinds of objects, 32 x 32, colour",
+        licence="none stated; cite the report",
+        download_bytes=CIFAR10_ARCHIVE.bytes,
+        load=cifar10,
+        files=tuple(f"cifar10/{file}" for file in CIFAR10_FILES),
+    ),
 )
 DATASETS: dict[str, Source] = {source.name: source for source in _SOURCES}
 """Data sets by name."""

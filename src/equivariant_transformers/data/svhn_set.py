@@ -7,27 +7,19 @@ Home page: http://ufldl.stanford.edu/housenumbers/ (non-commercial use only). Ci
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from equivariant_transformers.data import cache
+from equivariant_transformers.data.cache import Release
 from equivariant_transformers.data.files import check_regular
-from equivariant_transformers.data.imageset import ImageSet, Splits, statistics
+from equivariant_transformers.data.imageset import ImageSet, Splits, draw, statistics
 from equivariant_transformers.data.matfile import read_mat
 from equivariant_transformers.text import quote
 
 HOST = "http://ufldl.stanford.edu/housenumbers/"
-
-
-class Release(NamedTuple):
-    """File of the official release."""
-
-    file: str
-    sha256: str
-    bytes: int
 
 
 FILES = {
@@ -77,15 +69,7 @@ def svhn(
             "--accept-other-files) to use them; the results record this"
         )
     (images, labels), test = _read(paths["train"]), _read(paths["test"])
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
-    held, rest = order[:validation], order[validation:]
-    examples = len(rest) if examples is None else examples
-    if not (0 <= validation < len(labels) and 0 < examples <= len(rest)):
-        raise ValueError(
-            f"{examples} examples and {validation} images for validation cannot be taken from the {len(labels)} "
-            f"images of {paths['train']}"
-        )
-    chosen = rest[:examples]
+    chosen, held = draw(len(labels), examples, validation, seed=seed)
     train = images[chosen], labels[chosen]
     if extra:
         more_images, more_labels = _read(paths["extra"])

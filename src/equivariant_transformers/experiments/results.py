@@ -26,7 +26,10 @@ _UNRELATED_TO_COST = (
     "seed",
     "data_seed",
     "epochs",
+    "patience",
     "learning_rate",
+    "warmup",
+    "class_weights",
     "lr_decay",
     "dropout",
     "pose_noise",
@@ -77,7 +80,7 @@ def key(config: Config) -> str:
     fields = {first_name(name): value for name, value in changed.items()}
     digest = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:8]
     dataset = config.dataset.replace("/", "_").encode(errors="ignore")[-_LONGEST:].decode(errors="ignore")
-    words = [dataset, config.network, config.predictor if config.layers else "plain"]
+    words = [dataset, config.network.replace(":", "_"), config.predictor if config.layers else "plain"]
     return "-".join([*words, f"{len(config.layers)}layers", f"x{config.copies}", f"seed{config.seed}", digest])
 
 

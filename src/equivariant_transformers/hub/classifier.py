@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from typing_extensions import Self
 
 from equivariant_transformers.data.imageset import ImageSet, check_normalisation, scale_and_shift
 from equivariant_transformers.limits import MOST_CHANNELS, MOST_CLASSES, MOST_SIDE
+from equivariant_transformers.models import NETWORKS, Network
+from equivariant_transformers.models.backbones import OwnNetworkError
 from equivariant_transformers.nn.augment import TTA, Augmentation, check_tta, parse_max_theta
 from equivariant_transformers.nn.canonicalization import Canonicalization
 from equivariant_transformers.nn.canonicalizer import Canonicalized
@@ -96,14 +99,15 @@ class Card:
             origin=images.origin,
         )
 
-    def build(self) -> Canonicalized:
-        """Return the network, with random weights."""
+    def build(self, network: Network | None = None) -> Canonicalized:
+        """Return the network, with random weights. A network of the user is passed as the function `network`."""
         return build_network(
             self.config,
             in_channels=self.in_channels,
             classes=len(self.classes),
             size=self.size,
             fill=self.fill,
+            network=network,
         )
 
     def check(self, tensors: dict[str, Tensor]) -> None:
@@ -111,12 +115,21 @@ class Card:
 
         The card of a damaged file can describe a network of any size; its tensors cannot.
         """
-        with torch.device("meta"):
-            module = self.build()
+        try:
+            with torch.device("meta"):
+                module = self.build()
+        except RuntimeError:
+            if self.config.network in NETWORKS:
+                raise
+            return  # some networks of timm compute numbers while they are made
         for name, tensor in module.state_dict().items():
             if name in tensors and tensors[name].is_floating_point() != tensor.is_floating_point():
                 raise TypeError(f"{name} is {tensors[name].dtype}, not {tensor.dtype}")
         module.load_state_dict(tensors, assign=True)
+
+    def write(self, path: str | Path, weights: Mapping[str, Tensor]) -> None:
+        """Write a model file: the card and the weights of its network."""
+        checkpoint.write(Path(path), dict(weights), {"card": self.to_dict()})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as values of JSON."""
@@ -192,7 +205,7 @@ class Classifier(nn.Module):
     def prepare(self, image: str | Path | Image | Tensor | NDArray[Any]) -> Tensor:
         """Convert a file, a picture, a tensor `(C, H, W)` or an array `(H, W, C)` to bytes of the card's shape.
 
-        The image is resized, keeps its aspect ratio, and is padded with black, like the images of a folder.
+        The image is resized, keeps its aspect ratio, and is padded with its border pixels, like the images of a folder.
         """
         from equivariant_transformers.data import pictures
 
@@ -215,11 +228,15 @@ class Classifier(nn.Module):
 
     def save(self, path: str | Path) -> None:
         """Write the weights and the card into one safetensors file."""
-        checkpoint.write(Path(path), self.module.state_dict(), {"card": self.card.to_dict()})
+        self.card.write(path, self.module.state_dict())
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Load a file written by `save`, ready for use on the CPU. Any other file raises a `CheckpointError`."""
+    def load(cls, path: str | Path, *, network: Network | None = None) -> Self:
+        """Load a file written by `save`, ready for use on the CPU. Any other file raises a `CheckpointError`.
+
+        If the model was trained with a function of the user, `--network module:function`, pass this function as
+        `network`. It is never imported because a file names it.
+        """
         tensors, description = checkpoint.read(Path(path))
         if "card" not in description:
             raise checkpoint.CheckpointError(
@@ -229,11 +246,14 @@ class Classifier(nn.Module):
             card = Card.from_dict(description["card"])
             names = current_weights(tensors)
             tensors = {names[name]: tensor for name, tensor in tensors.items()}
-            card.check(tensors)
+            if network is None:
+                card.check(tensors)
             with torch.random.fork_rng(devices=[]):
-                module = card.build()
+                module = card.build(network)
             module.load_state_dict(tensors)
             return cls(module, card).eval()
+        except OwnNetworkError as error:
+            raise checkpoint.CheckpointError(f"{path} cannot be loaded: {error}") from error
         except _MISFITS as error:
             reason = " ".join(str(error).split())
             raise checkpoint.CheckpointError(

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equivariant_transformers import install
 from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.hub.classifier import Classifier
 from equivariant_transformers.nn.canonicalization import Canonicalization
@@ -63,8 +64,7 @@ def to_onnx(module: nn.Module, path: str | Path, images: Tensor | None = None) -
         import onnxruntime
         import onnxscript  # noqa: F401 (the exporter of torch needs it)
     except ModuleNotFoundError as missing:
-        advice = "pip install 'equivariant-transformers[export]'"
-        raise ModuleNotFoundError(f"ONNX export needs {missing.name}: {advice}") from missing
+        raise ModuleNotFoundError(f"ONNX export needs {missing.name}: {install.command('export')}") from missing
     path = _checked(path)
     network, images = _prepare(module, images)
     program = _trace(network, images)

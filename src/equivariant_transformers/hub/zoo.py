@@ -12,6 +12,7 @@ from equivariant_transformers.geometry.groups import lookup
 
 if TYPE_CHECKING:  # imported on demand: these import data sets and the trainer
     from equivariant_transformers.hub.classifier import Card, Classifier
+    from equivariant_transformers.models import Network
 
 LICENCE = "MIT"
 FOLDER = resources.files(__package__).joinpath("weights")
@@ -39,13 +40,16 @@ def list_pretrained() -> dict[str, Card]:
     return cards
 
 
-def find(model: str | Path) -> Classifier:
-    """Return the network in the file `model`, or the pretrained network of that name."""
+def find(model: str | Path, network: Network | None = None) -> Classifier:
+    """Return the network in the file `model`, or the pretrained network of that name.
+
+    The file of a network of the user needs its function `network`, see `Classifier.load`.
+    """
     from equivariant_transformers.hub.classifier import Classifier
 
     path = Path(model)
     is_name = path.name == str(model) and not path.suffix and not path.is_file()
-    return pretrained(str(model)) if is_name else Classifier.load(path)
+    return pretrained(str(model)) if is_name else Classifier.load(path, network=network)
 
 
 def describe(card: Card) -> str:

@@ -8,8 +8,9 @@ torch.Size([2, 10])
 """
 
 from equivariant_transformers.models.affnist import AffNISTCNN
+from equivariant_transformers.models.backbones import NETWORKS, Network, check_name, import_network, is_own
 from equivariant_transformers.models.capsule import CapsuleDecoder, CapsuleNetwork, margin_loss, reconstruction_loss
-from equivariant_transformers.models.paper import NETWORKS, build
+from equivariant_transformers.models.paper import build
 from equivariant_transformers.models.resnet import ResNet, resnet10, resnet18, resnet34
 from equivariant_transformers.models.z2cnn import Z2CNN
 
@@ -19,8 +20,12 @@ __all__ = [
     "AffNISTCNN",
     "CapsuleDecoder",
     "CapsuleNetwork",
+    "Network",
     "ResNet",
     "build",
+    "check_name",
+    "import_network",
+    "is_own",
     "margin_loss",
     "reconstruction_loss",
     "resnet10",

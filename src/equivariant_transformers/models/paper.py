@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-
-from torch import nn
+from collections.abc import Sequence
 
 from equivariant_transformers.geometry.atlas import classifier_chart
 from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.limits import MOST_CHANNELS, MOST_CLASSES, MOST_ITERATIONS, MOST_LAYERS, MOST_SIDE
-from equivariant_transformers.models.affnist import AffNISTCNN
-from equivariant_transformers.models.capsule import CapsuleNetwork
-from equivariant_transformers.models.resnet import resnet10, resnet18, resnet34
-from equivariant_transformers.models.z2cnn import Z2CNN
+from equivariant_transformers.models.backbones import Network, make_backbone
 from equivariant_transformers.nn.canonicalizer import Canonicalized, Canonicalizer
 from equivariant_transformers.nn.layers import make_layer
 from equivariant_transformers.nn.predictors import PREDICTORS
 from equivariant_transformers.text import quote
 
-NETWORKS: dict[str, Callable[..., nn.Module]] = {
-    "z2cnn": Z2CNN,
-    "affnist": AffNISTCNN,
-    "affnist-small": partial(AffNISTCNN, width=64),
-    "resnet10": resnet10,
-    "resnet18": resnet18,
-    "resnet34": resnet34,
-    "capsule": CapsuleNetwork,
-}
-"""Classifiers by name."""
-
 
 def build(
-    network: str = "z2cnn",
+    network: str | Network = "z2cnn",
     *,
     layers: Sequence[str] = (),
     iterations: int = 1,
@@ -49,7 +32,8 @@ def build(
     """Return a network of the paper, from normalised images `(B, in_channels, *size)` to logits `(B, classes)`.
 
     Args:
-        network: name of a classifier in `NETWORKS`.
+        network: name of a classifier in `NETWORKS`, `timm:NAME` or `torchvision:NAME` for a classifier of these
+            libraries, or a function from the numbers of input channels and classes to a module.
         layers: charts of the layers, in order; at most 32. Each layer removes the pose of its chart. If the chart has
             two groups, both poses are removed together. Without layers, the image is not transformed.
         iterations: number of times the layers are run on their own result, with the same weights; at most 32.
@@ -60,7 +44,7 @@ def build(
         classes: number of logits, at most 100,000.
         size: height and width of the images, at most 1024 each.
         strides: strides of the convolutions of the paper's predictors; (1, 1) on SVHN.
-        dropout: dropout rate of the classifier; not used by the capsule network.
+        dropout: dropout rate of the classifier, for classifiers of the library other than the capsule network.
         fill: fill value outside the normalised images; None for the mean of each image's border.
         pose_noise: pose noise in training, as a share of the range of each chart.
 
@@ -85,7 +69,7 @@ def build(
     sampled = None if chart is None else classifier_chart(chart, size)
     sheets, wraps = (1, (False, False)) if sampled is None else (sampled.sheets, sampled.periodic)
     options = {"size": size} if network == "capsule" else {"dropout": dropout, "wraps": wraps}
-    classifier = lookup(NETWORKS, network, "network")(in_channels * sheets, classes, **options)
+    classifier = make_backbone(network, in_channels * sheets, classes, **options)
     lookup(PREDICTORS, predictor, "predictor")
     made = [make_layer(name, in_channels, predictor=predictor, size=size, strides=strides) for name in layers]
     canonicalizer = Canonicalizer(made, in_channels, iterations=iterations, fill=fill, pose_noise=pose_noise)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from equivariant_transformers.nn.layers import Layer
 
 
+_SHOWN = 8  # images in the table of poses
+
+
 @dataclass(frozen=True, eq=False)
 class Step:
     """Contribution of one layer to a canonicalization."""
@@ -34,9 +37,9 @@ class Step:
     """Logits of the content at each position of the pose axes, see `Prediction.evidence`."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Canonicalization:
-    """Canonical images of a batch, with the pose that each layer removed."""
+    """Canonical images of a batch, with the pose that each layer removed. `print` shows a table of the poses."""
 
     images: Tensor
     """Input images `(B, C, H, W)`."""
@@ -48,6 +51,21 @@ class Canonicalization:
     """Warp applied to the input before the first layer: the augmentation in training, otherwise the identity."""
     mask: Tensor | None = None
     """Mask `(B, 1, H, W)` of the input pixels that show the picture; None if all do."""
+
+    def __repr__(self) -> str:
+        """Return a table of the poses of the first images, with the confidence of each pose in parentheses."""
+        count, *shape = self.images.shape
+        lines = [f"Canonicalization of {count} images, {' x '.join(map(str, shape))}"]
+        if not self.steps:
+            return lines[0]
+        poses, confidence = (part[:_SHOWN].detach().tolist() for part in (self.pose, self.confidence))
+        rows = [["image", *self.names]]
+        for number, values in enumerate(zip(poses, confidence, strict=True)):
+            rows.append([str(number), *(f"{pose:+.3f} ({share:.2f})" for pose, share in zip(*values, strict=True))])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines += ["  ".join(map(str.rjust, row, widths)) for row in rows]
+        lines += [f"and {count - _SHOWN} more images"] if count > _SHOWN else []
+        return "\n".join([*lines, "pose (confidence)"])
 
     @property
     def warp(self) -> Warp:

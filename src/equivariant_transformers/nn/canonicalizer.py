@@ -138,7 +138,10 @@ class Canonicalized(nn.Module):
         super().__init__()
         for name, module in (("backbone", backbone), ("canonicalizer", canonicalizer)):
             if not isinstance(module, nn.Module):
-                raise TypeError(f"{name} must be a module, got {quote(module)}")
+                names = [module] if isinstance(module, str) else module
+                listed = name == "canonicalizer" and isinstance(names, (list, tuple))
+                hint = f"; write Canonicalizer({quote(list(names))}, in_channels=3)" if listed else ""
+                raise TypeError(f"{name} must be a module, got {quote(module)}{hint}")
         if isinstance(canonicalizer, (EquivariantTransformer, SpatialTransformer)):
             canonicalizer = Canonicalizer([canonicalizer], canonicalizer.in_channels)
         self.backbone = backbone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import NoneType
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from typing_extensions import Doc, Self
 
-from equivariant_transformers.limits import MOST_ITERATIONS, MOST_LAYERS, MOST_TTA
+from equivariant_transformers.limits import MOST_ITERATIONS, MOST_LAYERS, MOST_SIDE, MOST_TTA
 from equivariant_transformers.nn.augment import Augmentation, parse_max_theta
 from equivariant_transformers.text import quote
 from equivariant_transformers.training.aliases import current_fields
@@ -20,14 +20,17 @@ from equivariant_transformers.training.aliases import current_fields
 Precision = Literal["float32", "bfloat16"]
 Fill = Literal["border", "black"]
 Keep = Literal["best", "last"]
+ClassWeights = Literal["equal", "balanced"]
 
 _WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", tuple: "a list of names"}
 _MOST = {
     "examples": 10**9,
     "copies": 10_000,
+    "size": MOST_SIDE,
     "iterations": MOST_ITERATIONS,
     "tta": MOST_TTA,
     "epochs": 10**6,
+    "patience": 10**6,
     "batch_size": 10**6,
 }
 _LONGEST_NAME = 4096
@@ -50,9 +53,15 @@ class Config:
     ] = "projective-mnist"
     examples: Annotated[int | None, Doc("Training images to use; None for the data set's own number.")] = None
     copies: Annotated[int, Doc("Transformed copies of each training image, if the data set generates them.")] = 1
+    size: Annotated[
+        int | None,
+        Doc("Side in pixels that the images of a folder are resized to; None to choose it from the images."),
+    ] = None
     data_seed: Annotated[int, Doc("Random seed for generating and splitting the data set.")] = 0
 
-    network: Annotated[str, Doc("Name of the classifier.")] = "z2cnn"
+    network: Annotated[str, Doc("Classifier: a name, timm:NAME, torchvision:NAME, or your own module:function.")] = (
+        "z2cnn"
+    )
     layers: Annotated[tuple[str, ...], Doc("Charts of the transformer layers, in order.")] = ()
     predictor: Annotated[
         str,
@@ -80,13 +89,22 @@ class Config:
 
     epochs: Annotated[int, Doc("Epochs of training.")] = 300
     batch_size: Annotated[int, Doc("Images per step, over all processes.")] = 128
+    patience: Annotated[
+        int | None,
+        Doc("Epochs without a lower validation error after which training ends; None to train for all epochs."),
+    ] = None
     learning_rate: Annotated[float, Doc("Learning rate of Adam with AMSGrad in the first epoch.")] = 2e-3
+    warmup: Annotated[int, Doc("Epochs in which the learning rate rises linearly to its value.")] = 0
     lr_decay: Annotated[float, Doc("Factor of the learning rate after each epoch.")] = 0.99
     weight_decay: Annotated[float, Doc("L2 penalty on the weights.")] = 0.0
     ema_decay: Annotated[
         float,
         Doc("Decay per step of the exponential moving average of the weights that is evaluated; 0 for no average."),
     ] = 0.0
+    class_weights: Annotated[
+        ClassWeights,
+        Doc("Weights of the classes in the loss: equal, or balanced by their numbers of training images."),
+    ] = "equal"
     keep: Annotated[
         Keep,
         Doc("Weights to keep and test: those of the best epoch on validation data, or of the last epoch."),
@@ -114,11 +132,13 @@ class Config:
         self._check("dropout", 0 <= self.dropout < 1, "in [0, 1)")
         self._check("pose_noise", 0 <= self.pose_noise < 1, "in [0, 1)")
         self._check("learning_rate", self.learning_rate > 0, "positive")
+        self._check("warmup", 0 <= self.warmup <= _MOST["epochs"], f"from 0 to {_MOST['epochs']:,}")
         self._check("lr_decay", 0 < self.lr_decay <= 1, "in (0, 1]")
         self._check("ema_decay", 0 <= self.ema_decay < 1, "in [0, 1)")
         self._check("weight_decay", self.weight_decay >= 0, "at least 0")
         self._check("fill", self.fill in get_args(Fill), " or ".join(get_args(Fill)))
         self._check("keep", self.keep in get_args(Keep), " or ".join(get_args(Keep)))
+        self._check("class_weights", self.class_weights in get_args(ClassWeights), " or ".join(get_args(ClassWeights)))
         self._check("precision", self.precision in get_args(Precision), " or ".join(get_args(Precision)))
 
     def _check_type(self, name: str) -> None:
@@ -153,8 +173,21 @@ class Config:
 
         >>> Config(learning_rate=1.0, lr_decay=0.5).learning_rate_in(2)
         0.25
+        >>> [Config(learning_rate=1.0, lr_decay=1.0, warmup=3).learning_rate_in(epoch) for epoch in range(5)]
+        [0.25, 0.5, 0.75, 1.0, 1.0]
         """
-        return self.learning_rate * self.lr_decay**epoch
+        rate = self.learning_rate * self.lr_decay**epoch
+        return rate * (epoch + 1) / (self.warmup + 1) if epoch < self.warmup else rate
+
+    def out_of_patience(self, validation_errors: Sequence[float]) -> bool:
+        """Return whether training ends after epochs with these validation errors.
+
+        >>> Config(patience=2).out_of_patience([9.0, 5.0, 5.0, 6.0])
+        True
+        """
+        if self.patience is None or not validation_errors:
+            return False
+        return len(validation_errors) - 1 - validation_errors.index(min(validation_errors)) >= self.patience
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as values of JSON and YAML."""

@@ -16,9 +16,11 @@ from equivariant_transformers import data, models
 from equivariant_transformers.data import ImageSet, Loader, Splits
 from equivariant_transformers.data.cache import sha256
 from equivariant_transformers.geometry.groups import lookup
+from equivariant_transformers.models import Network
 from equivariant_transformers.nn.augment import Augmentation, parse_max_theta
 from equivariant_transformers.nn.canonicalizer import Canonicalized
 from equivariant_transformers.training import Config, Job, distributed
+from equivariant_transformers.training.optimization import Loss
 
 _EVALUATION_BATCH = {"cuda": 1000, "cpu": 250}
 # On a CPU, a step is faster with channels last. On a GPU, the compiler chooses the layout.
@@ -61,16 +63,20 @@ def load_data(config: Config, device: torch.device, *, accept_other_files: bool 
         options["accept_other_files"] = True
     load = find_data(config.dataset)
     known = inspect.signature(load).parameters
-    asked = [name for name, usual in (("examples", None), ("copies", 1)) if getattr(config, name) != usual]
+    usual = {"examples": None, "copies": 1, "size": None}
+    asked = [name for name, value in usual.items() if getattr(config, name) != value]
     if unknown := [name for name in (*asked, *options) if name not in known]:
         raise ValueError(f"{config.dataset} does not let you choose {', '.join(unknown)}: leave it out")
-    wanted = {"examples": config.examples, "copies": config.copies, "seed": config.data_seed, "device": device}
+    wanted = {name: getattr(config, name) for name in usual} | {"seed": config.data_seed, "device": device}
     chosen = {name: value for name, value in wanted.items() if name in known and value is not None}
-    return Splits(*(part.to(device) for part in load(**chosen, **options)))
+    return Splits(*(part.to(device) for part in load(**(chosen | options))))
 
 
-def make_module(config: Config, images: ImageSet) -> Canonicalized:
-    """Return the config's network for `images`, with random weights from the config's seed."""
+def make_module(config: Config, images: ImageSet, network: Network | None = None) -> Canonicalized:
+    """Return the config's network for `images`, with random weights from the config's seed.
+
+    A network of the user, `module:function`, is passed as the function `network`.
+    """
     torch.manual_seed(config.seed)
     _, channels, height, width = images.images.shape
     return build_network(
@@ -79,15 +85,22 @@ def make_module(config: Config, images: ImageSet) -> Canonicalized:
         classes=len(images.classes),
         size=(height, width),
         fill=images.black if config.fill == "black" else None,
+        network=network,
     )
 
 
 def build_network(
-    config: Config, *, in_channels: int, classes: int, size: tuple[int, int], fill: float | None
+    config: Config,
+    *,
+    in_channels: int,
+    classes: int,
+    size: tuple[int, int],
+    fill: float | None,
+    network: Network | None = None,
 ) -> Canonicalized:
     """Return the config's network for images of the given channels and size, with random weights."""
     return models.build(
-        config.network,
+        config.network if network is None else network,
         layers=config.layers,
         iterations=config.iterations,
         chart=config.chart,
@@ -108,22 +121,40 @@ def place(module: nn.Module, device: torch.device) -> nn.Module:
     return moved
 
 
-def make_job(config: Config, splits: Splits, *, directory: Path | None = None, name: str = "run") -> Job:
+def make_job(
+    config: Config,
+    splits: Splits,
+    *,
+    directory: Path | None = None,
+    name: str = "run",
+    network: Network | None = None,
+) -> Job:
     """Return a job for `train`. With several processes, its loaders return the share of this process."""
     device = splits.train.images.device
     evaluated = evaluation_batch(device, config.tta)
     return Job(
         config=config,
-        module=place(make_module(config, splits.train), device),
+        module=place(make_module(config, splits.train, network), device),
         train=_loader(splits.train, config.batch_size, seed=config.seed),
         validation=_loader(splits.validation, evaluated),
         test=_loader(splits.test, evaluated),
         directory=directory,
         name=name,
         augmentation=Augmentation(parse_max_theta(config.augment)),
-        loss=models.margin_loss if config.network == "capsule" else F.cross_entropy,
+        loss=_loss(config, splits.train),
         labels=hash_labels(splits),
     )
+
+
+def _loss(config: Config, images: ImageSet) -> Loss:
+    """Return the loss of the config's network. Balanced classes have weights `N / (classes * N_class)`."""
+    if config.class_weights == "equal":
+        return models.margin_loss if config.network == "capsule" else F.cross_entropy
+    if config.network == "capsule":
+        raise ValueError("class_weights must be equal for the network capsule, whose loss has no weights")
+    counts = images.labels.bincount(minlength=len(images.classes))
+    weights = len(images) / (len(counts) * counts.clamp_min(1).float())
+    return partial(F.cross_entropy, weight=weights)
 
 
 def evaluation_batch(device: torch.device, tta: int = 1) -> int:

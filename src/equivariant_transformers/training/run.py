@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,6 +35,8 @@ class Job:
     augmentation: Augmentation = field(default_factory=lambda: Augmentation({}))
     """Random augmentation of the training images, for networks that accept a starting warp."""
     loss: Loss = F.cross_entropy
+    on_keep: Callable[[Mapping[str, Tensor], Result], None] | None = None
+    """Called after each epoch whose weights are kept, with these weights and the result so far."""
     labels: str = ""
     """Hash of the labels of all images. A run is only resumed with the same labels."""
 
@@ -82,7 +84,8 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return self.epoch >= self.job.config.epochs or self.result.failure is not None
+        config, failure = self.job.config, self.result.failure
+        return self.epoch >= config.epochs or failure is not None or _is_patience_over(config, self.result.history)
 
     def resume(self) -> None:
         """Resume from the checkpoint of this job, if it has one."""
@@ -117,6 +120,8 @@ class Run:
         self.result.best_epoch, self.result.validation_error = self.epoch, validation_error
         for name, tensor in self.optimization.averaged.state_dict().items():
             self.kept[name].copy_(tensor)
+        if self.job.on_keep is not None and distributed.rank() == 0:
+            self.job.on_keep(self.kept, self.result)
 
     def conclude(self) -> Result:
         """Load the weights that were kept, test them and return the result."""
@@ -182,8 +187,13 @@ def is_finished(path: Path, job: Job) -> bool:
         _, description = state.read(path, config=job.config, module=job.module, steps=len(job.train), labels=job.labels)
     except checkpoint.CheckpointError:
         return False
-    ended = description["epoch"] == job.config.epochs and description["failure"] is None
+    over = _is_patience_over(job.config, description["history"])
+    ended = (description["epoch"] == job.config.epochs or over) and description["failure"] is None
     return ended and description.get("labels") == job.labels
+
+
+def _is_patience_over(config: Config, history: Sequence[dict[str, float]]) -> bool:
+    return config.out_of_patience([entry["validation_error"] for entry in history])
 
 
 def _copy(weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -115,7 +115,7 @@ def _check_description(there: dict[str, Any], steps: int) -> None:
 
 
 def _check_same(path: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
-    free = {"epochs", "device"}  # a run may be resumed for more epochs or on another device
+    free = {"epochs", "patience", "device"}  # a run may be resumed for more epochs or on another device
     if here["keep"] == "last":  # the weights do not depend on validation errors
         free |= {"keep", "tta"}
     different = [name for name in there if name not in free and there[name] != here.get(name)]

@@ -1,0 +1,53 @@
+"""Settings for a folder of images that depend on its files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+from equivariant_transformers.data.folder import TEST, VALIDATION
+from equivariant_transformers.data.tree import scan, usual_side
+from equivariant_transformers.training import Config
+
+_STEPS = 6_000  # of training, if this takes 20 to 300 epochs
+_FEW = 10  # validation images; with fewer, an error of 0 or 100 % in the first epoch can be the best of all
+
+
+def fill_in(config: Config, given: Collection[str]) -> Config:
+    """Return `config` with the fields that are not `given` chosen from the number and the sizes of the images."""
+    fields = {"size", *choose(1, 1)}
+    if fields <= set(given):
+        return config
+    parts = scan(config.dataset).parts
+    files = len(parts["train"])
+    shares = {part: share for part, share in (("validation", VALIDATION), ("test", TEST)) if part not in parts}
+    images = max(1, round((1 - sum(shares.values())) * files))
+    validation = len(parts["validation"]) if "validation" in parts else round(VALIDATION * files)
+    chosen = choose(images, validation) | ({} if "size" in given else {"size": usual_side(parts["train"])})
+    return config.replace(**{name: value for name, value in chosen.items() if name not in given})
+
+
+def choose(images: int, validation: int) -> dict[str, Any]:
+    """Return the batch size, the length of training and the learning rates for a number of training images.
+
+    An epoch has at least eight steps where there are enough images. The learning rate falls to a twentieth, as in the
+    paper. With few validation images, whose errors say little, all epochs are trained and the last one is kept.
+
+    >>> choose(6, 1)
+    {'batch_size': 8, 'epochs': 300, 'patience': None, 'keep': 'last', 'warmup': 3, 'lr_decay': 0.99}
+    >>> choose(60_000, 6_000)
+    {'batch_size': 128, 'epochs': 20, 'patience': 10, 'keep': 'best', 'warmup': 1, 'lr_decay': 0.861}
+    """
+    batch_size = min(max(2 ** int(math.log2(max(1, images / 8))), 8), 128)
+    steps = max(1, images // batch_size)
+    epochs = min(max(round(_STEPS / steps), 20), 300)
+    few = validation < _FEW
+    return {
+        "batch_size": batch_size,
+        "epochs": epochs,
+        "patience": None if few else max(10, epochs // 5),
+        "keep": "last" if few else "best",
+        "warmup": 1 if steps >= 100 else 3,
+        "lr_decay": round(0.05 ** (1 / epochs), 3),
+    }
