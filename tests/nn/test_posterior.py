@@ -45,10 +45,34 @@ def turned_apart(first, second):
 @CHARTS
 def test_a_new_layer_is_the_identity(name):
     images = textures(size=(32, 32))
-    for mode in (True, False):
-        out = et.Canonicalizer([name], in_channels=3).train(mode)(images)
-        assert out.pose.abs().max() < 1e-4
-        torch.testing.assert_close(out.image, images, rtol=0, atol=2e-3)
+    out = et.Canonicalizer([name], in_channels=3).eval()(images)
+    assert out.pose.abs().max() < 1e-4
+    torch.testing.assert_close(out.image, images, rtol=0, atol=2e-3)
+
+
+@CHARTS
+def test_a_new_layer_stays_close_to_the_identity_in_training(name):
+    torch.manual_seed(0)
+    canonicalizer = et.Canonicalizer([name], in_channels=1, channels=4)
+    pose = canonicalizer(torch.rand(1000, 1, 8, 8)).pose / canonicalizer.layers[0].widths
+    assert pose.std(0).max() < 0.12
+    assert pose.mean(0).abs().max() < 0.01
+
+
+def test_poses_of_training_are_drawn_from_the_square_of_the_posterior():
+    torch.manual_seed(0)
+    layer = random_layer(strength=2.0)
+    image = frame(textures(1, (150, 150)))
+    posterior = layer(image).heatmaps[0][0] ** 2
+    layer.predictor.training = True  # the layer itself does not turn the image
+    for module in layer.predictor.trunk.modules():
+        module.training = False
+    poses = layer(image.expand(20_000, -1, -1, -1)).pose[:, 0]
+    samples = layer.chart.size[1]
+    counts = torch.bincount(
+        (-poses / (2 * math.pi) * samples + samples / 2).round().long() % samples, minlength=samples
+    )
+    torch.testing.assert_close(counts / 20_000, posterior / posterior.sum(), rtol=0, atol=0.015)
 
 
 @pytest.mark.parametrize("size", [(48, 48), (36, 60), (60, 36)])
@@ -137,7 +161,7 @@ def test_the_pixel_grid_is_not_evidence():
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert sum(losses[-10:]) / 10 > losses[0] - 0.1
+    assert sum(losses[-10:]) / 10 > losses[0] - 0.3  # 1.2 below, if the chart is sampled from the noise itself
 
 
 def test_the_loss_behind_a_layer_does_not_reach_its_evidence():

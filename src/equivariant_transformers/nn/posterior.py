@@ -17,9 +17,10 @@ from equivariant_transformers.nn.prediction import Prediction, check_channels, r
 from equivariant_transformers.nn.window import distances, window
 
 _ROWS = 8  # rows of the chart that are left when one convolution reads them all
-_PRIOR = 3.0  # log of the weight of pose 0 against a pose far away, without evidence
+_PRIOR = 4.0  # log of the weight of pose 0 against a pose far away, without evidence
 _WIDTH = 1 / 16  # standard deviation of the prior, as a fraction of the range of the pose
 _SHARPNESS = 4.0  # power of the posterior whose centre is the pose: a compromise between its mean and its mode
+_DRAWN = 2.0  # power of the posterior from which poses are drawn in training
 
 
 class PosteriorPredictor(Exact):
@@ -33,7 +34,9 @@ class PosteriorPredictor(Exact):
     Samples are weighted by `window`. Brightness and contrast of the visible part are normalised per image.
 
     `alignment_loss` trains the evidence. The pose carries no gradient: the loss of a network behind the layer is lowest
-    for poses that ignore the image, as long as the training images are upright, and would undo the alignment.
+    for poses that ignore the image, as long as the training images are upright, and would undo the alignment. In
+    training, the pose is drawn from $p^2$. The network behind the layer is then prepared for wrong poses of ambiguous
+    images, and is not deprived of the augmentation that the layer removes.
     """
 
     radii: Tensor
@@ -78,8 +81,21 @@ class PosteriorPredictor(Exact):
         posterior, sharp = (_marginals(logits * power, self.poses) for power in (1.0, _SHARPNESS))
         still = torch.zeros(self.poses, dtype=logits.dtype, device=logits.device)
         confidence = read(posterior, self.chart, still).confidence
-        pose = read(sharp, self.chart, still).pose
+        pose = self._drawn(logits) if self.training else read(sharp, self.chart, still).pose
         return Prediction(pose, confidence, tuple(posterior), evidence if self.poses == 2 else evidence[:, 0])
+
+    def _drawn(self, logits: Tensor) -> Tensor:
+        """Draw poses `(B, k)` with probabilities proportional to a power of the posterior, between the samples too."""
+        noise = -torch.empty_like(logits).exponential_().log()  # Gumbel: the largest sum is a draw
+        best = (_DRAWN * logits + noise).flatten(1).argmax(1)
+        width = self.chart.size[1]
+        axes = self.chart.axes(dtype=logits.dtype, device=logits.device)
+        poses = []
+        for axis, indices in zip(range(self.poses), (best % width, best // width), strict=False):
+            spacing = axes[axis][1] - axes[axis][0]
+            offset = spacing * (torch.rand(len(best), dtype=logits.dtype, device=logits.device) - 0.5)
+            poses.append(self.chart.centre[axis] - axes[axis][indices] - offset)
+        return torch.stack(poses, -1)
 
 
 class _Block(nn.Module):
