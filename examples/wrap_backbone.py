@@ -33,11 +33,14 @@ def main() -> None:
 
     model = create_model(given.network, num_classes=len(train.classes))
     model = et.Canonicalized(model, et.Canonicalizer(["rotation"], in_channels=3))  # +
+    augment = et.Augmentation({"rotation": 0.26})  # + the images are upright, and shown within 15 degrees
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for epoch in range(given.epochs):
         model.train()
         for batch in torch.randperm(len(train)).split(32):
-            loss = nn.functional.cross_entropy(model(train.normalise(train.images[batch])), train.labels[batch])
+            images, labels = train.normalise(train.images[batch]), train.labels[batch]
+            out = model.canonicalizer(images, augment.random(images))  # + instead of model(images)
+            loss = nn.functional.cross_entropy(model.read(out), labels) + et.alignment_loss(out)  # +
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -20,6 +20,7 @@ from equivariant_transformers.audit import (
 from equivariant_transformers.geometry import CHARTS, GROUPS, RADIAL_LENS, Chart, Group, Warp, chart, derive, group
 from equivariant_transformers.nn import (
     PREDICTORS,
+    Augmentation,
     Canonicalization,
     Canonicalized,
     Canonicalizer,
@@ -38,6 +39,7 @@ __all__ = [
     "GROUPS",
     "PREDICTORS",
     "RADIAL_LENS",
+    "Augmentation",
     "Canonicalization",
     "Canonicalized",
     "Canonicalizer",

@@ -1,0 +1,67 @@
+"""The comparison on photographs: its rows, its file and its table on the page."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import equivariant_transformers as et
+from equivariant_transformers.data import ImageSet, Splits
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "benchmarks" / "photographs.py"
+
+
+@pytest.fixture
+def photographs(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    return runpy.run_path(str(SCRIPT))
+
+
+def few(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randint(256, (count, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    return ImageSet(images=images, labels=torch.arange(count) % 10, name="cifar10", mean=(127.0,), std=(70.0,))
+
+
+def test_every_row_is_trained_tested_and_written(photographs, monkeypatch, tmp_path, capsys):
+    splits = Splits(few(128, 0), few(10, 1), few(20, 2))
+    monkeypatch.setitem(et.data.DATASETS, "cifar10", SimpleNamespace(load=lambda *_, **__: splits))
+    out, page = tmp_path / "runs.json", tmp_path / "page.md"
+    page.write_text("<!-- photographs-cifar10 -->\n<!-- end of photographs-cifar10 -->\n")
+    command = ["photographs.py", "cifar10", "--epochs", "1", "--test", "16", "--out", str(out), "--docs", str(page)]
+    monkeypatch.setattr(sys, "argv", command)
+    photographs["main"]()
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", [*command, "--rows", "layer 180"])
+    photographs["main"]()  # replaces the first run of this row
+    runs = json.loads(out.read_text())["runs"]
+    assert [run["row"] for run in runs] == list(photographs["ROWS"])
+    assert all(run["test images"] == 16 and 0 <= run["upright"] <= 100 for run in runs)
+    table = photographs["table"](runs)
+    assert table in page.read_text()
+    assert table in capsys.readouterr().out
+
+
+def test_the_backbone_of_the_frozen_row_does_not_change(photographs):
+    torch.manual_seed(0)
+    finished = {"none 15": photographs["make"]("none 15", {}, 0)}
+    before = {name: weight.clone() for name, weight in finished["none 15"].backbone.state_dict().items()}
+    network = photographs["make"]("frozen", finished, 0)
+    photographs["fit"](network, few(128, 0), et.Augmentation({"rotation": 0.2}), 1, 0, "frozen")
+    assert all(torch.equal(before[name], weight) for name, weight in network.backbone.state_dict().items())
+    assert network.canonicalizer.layers[0].predictor.head.weight.abs().sum() > 0
+
+
+@pytest.mark.parametrize("dataset", ["cifar10", "svhn"])
+def test_the_page_shows_the_results(photographs, dataset):
+    page = (ROOT / "docs" / "photographs.md").read_text()
+    shown = page.partition(f"<!-- photographs-{dataset} -->\n")[2].partition(
+        f"\n<!-- end of photographs-{dataset} -->"
+    )[0]
+    runs = json.loads((ROOT / "results" / f"photographs_{dataset}.json").read_text())["runs"]
+    assert shown == photographs["table"](runs)
