@@ -1,4 +1,4 @@
-"""Settings for a folder of images that depend on its files."""
+"""Settings that are chosen if they are not given: for a folder from its files, and the training of the layers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,27 @@ from typing import Any
 from equivariant_transformers.data.folder import TEST, VALIDATION
 from equivariant_transformers.data.tree import scan, usual_side
 from equivariant_transformers.training import Config
+from equivariant_transformers.training.job import is_folder
 
 _STEPS = 6_000  # of training, if this takes 20 to 300 epochs
+_UPRIGHT = ("cifar10", "svhn", "svhn-extra")  # data sets of photographs, whose images are upright
 _FEW = 10  # validation images; with fewer, an error of 0 or 100 % in the first epoch can be the best of all
+
+
+def align(config: Config, given: Collection[str]) -> Config:
+    """Return `config` with the alignment loss and its predictor for upright photographs, unless they are `given`.
+
+    The alignment loss compares upright images with randomly transformed images. It is therefore chosen for layers with
+    augmentation, for folders and for the data sets of photographs. Folders and CIFAR-10 get the predictor for
+    photographs too, which learns from this loss alone.
+    """
+    folder = is_folder(config.dataset)
+    if not (config.layers and config.augment and (folder or config.dataset in _UPRIGHT)):
+        return config
+    config = config if "alignment" in given else config.replace(alignment=1.0)
+    photographs = folder or config.dataset == "cifar10"
+    chosen = photographs and config.alignment > 0 and "predictor" not in given
+    return config.replace(predictor="posterior") if chosen else config
 
 
 def fill_in(config: Config, given: Collection[str]) -> Config:

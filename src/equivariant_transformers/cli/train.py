@@ -77,6 +77,7 @@ def train_model(
     dropout: Annotated[str | None, flag("dropout")] = None,
     pose_noise: Annotated[str | None, flag("pose_noise")] = None,
     augment: Annotated[str | None, flag("augment")] = None,
+    alignment: Annotated[str | None, flag("alignment")] = None,
     tta: Annotated[str | None, flag("tta")] = None,
     epochs: Annotated[str | None, flag("epochs")] = None,
     batch_size: Annotated[str | None, flag("batch_size")] = None,
@@ -96,10 +97,11 @@ def train_model(
     """Train a network, test its best (or last) epoch, write the model, and audit its layers on validation images.
 
     The config is that of PRESET, overridden by the fields in FILE, overridden by the flags. For a folder of images,
-    size, batch size, epochs, patience and learning rates are chosen from the images unless they are given. The files in
-    DIR are config.yaml, checkpoint.safetensors, result.json, confusion.png and model.safetensors, which is written
-    whenever an epoch is the best so far (or the last). The same command resumes an interrupted run. Only one run at a
-    time can use DIR.
+    size, batch size, epochs, patience and learning rates are chosen from the images unless they are given. For layers
+    with augmentation, folders and data sets of photographs are trained with the alignment loss, for which the training
+    images must be upright, unless the flag for its weight is given. The files in DIR are config.yaml,
+    checkpoint.safetensors, result.json, confusion.png and model.safetensors, which is written whenever an epoch is the
+    best so far (or the last). The same command resumes an interrupted run. Only one run at a time can use DIR.
     """
     given = locals()
     settings = make_config(preset, config, {name: given[name] for name in Config.__dataclass_fields__})
@@ -248,14 +250,17 @@ def _interrupted(stopped: Stopped, directory: Path, options: list[str]) -> conso
 
 
 def _describe(config: Config, splits: Splits) -> str:
-    """Return two lines: numbers of images and classes and the size of the images, and the settings of training."""
+    """Return lines for the images (numbers, classes, size), the settings of training, and the layers if any."""
     counts = "/".join(str(len(part)) for part in splits)
     height, width = splits.train.images.shape[-2:]
     resized = "resized to " if splits.train.origin == ORIGIN else ""
     images = f"{counts} images, {len(splits.train.classes)} classes, {resized}{height} x {width}"
     length = f"{config.epochs} epochs" + (f" with a patience of {config.patience}" if config.patience else "")
     rates = f"learning rate {config.learning_rate:g}, {config.warmup} epochs of warm-up, decay {config.lr_decay:g}"
-    return f"{images}\nbatch size {config.batch_size}, {length}, {rates}"
+    lines = [images, f"batch size {config.batch_size}, {length}, {rates}"]
+    if config.layers:
+        lines.append(f"layers {', '.join(config.layers)}, predictor {config.predictor}, alignment {config.alignment:g}")
+    return "\n".join(lines)
 
 
 def _summary(result: Result) -> str:

@@ -121,6 +121,15 @@ def place(module: nn.Module, device: torch.device) -> nn.Module:
     return moved
 
 
+def check_predictor(config: Config) -> None:
+    """Raise a ValueError if the layers of the config could learn nothing."""
+    if config.layers and config.predictor == "posterior" and not config.alignment:
+        raise ValueError(
+            "the predictor posterior learns from the alignment loss alone: set augment and alignment, as in "
+            "augment: rotation=0.3 and alignment: 1, or choose the predictor consistent"
+        )
+
+
 def make_job(
     config: Config,
     splits: Splits,
@@ -130,6 +139,7 @@ def make_job(
     network: Network | None = None,
 ) -> Job:
     """Return a job for `train`. With several processes, its loaders return the share of this process."""
+    check_predictor(config)
     device = splits.train.images.device
     evaluated = evaluation_batch(device, config.tta)
     return Job(
