@@ -37,9 +37,9 @@ def make_config(name: str | None, file: Path | None, flags: dict[str, Any]) -> C
         fields = {} if name is None else preset(name).to_dict()
         read = {} if file is None else current_fields(read_yaml(file))
         changes = {**read, **flags}
-        fields |= {field: _convert(field, value) for field, value in changes.items()}
+        fields |= {field: convert(field, value) for field, value in changes.items()}
         config = Config.from_dict(fields)
-        _check_names(config)
+        check_names(config)
         # A file with a predictor may be the config of a run from before the alignment loss existed.
         config = align(config, {*changes, *({"alignment"} if "predictor" in read else ())})
         check_predictor(config)
@@ -91,7 +91,7 @@ def to_yaml(config: Config) -> str:
     return text
 
 
-def _check_names(config: Config) -> None:
+def check_names(config: Config) -> None:
     """Raise a `ValueError` for an unknown name in `config`, before anything that takes time."""
     find_data(config.dataset)
     find_device(config.device)
@@ -101,7 +101,7 @@ def _check_names(config: Config) -> None:
         chart(name)
 
 
-def _convert(field: str, value: Any) -> Any:
+def convert(field: str, value: Any) -> Any:
     """Convert the value of a flag or a YAML file to the type of the field."""
     if field not in Config.__dataclass_fields__:
         return value  # Config.from_dict raises the error

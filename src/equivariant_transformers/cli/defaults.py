@@ -46,11 +46,12 @@ def fill_in(config: Config, given: Collection[str]) -> Config:
     return config.replace(**{name: value for name, value in chosen.items() if name not in given})
 
 
-def choose(images: int, validation: int) -> dict[str, Any]:
+def choose(images: int, validation: int, *, steps: int = _STEPS) -> dict[str, Any]:
     """Return the batch size, the length of training and the learning rates for a number of training images.
 
-    An epoch has at least eight steps where there are enough images. The learning rate falls to a twentieth, as in the
-    paper. With few validation images, whose errors say little, all epochs are trained and the last one is kept.
+    Training takes about `steps` steps. An epoch has at least eight steps where there are enough images. The learning
+    rate falls to a twentieth, as in the paper. With few validation images, whose errors say little, all epochs are
+    trained and the last one is kept.
 
     >>> choose(6, 1)
     {'batch_size': 8, 'epochs': 300, 'patience': None, 'keep': 'last', 'warmup': 3, 'lr_decay': 0.99}
@@ -58,14 +59,14 @@ def choose(images: int, validation: int) -> dict[str, Any]:
     {'batch_size': 128, 'epochs': 20, 'patience': 10, 'keep': 'best', 'warmup': 1, 'lr_decay': 0.861}
     """
     batch_size = min(max(2 ** int(math.log2(max(1, images / 8))), 8), 128)
-    steps = max(1, images // batch_size)
-    epochs = min(max(round(_STEPS / steps), 20), 300)
+    per_epoch = max(1, images // batch_size)
+    epochs = min(max(round(steps / per_epoch), 20), 300)
     few = validation < _FEW
     return {
         "batch_size": batch_size,
         "epochs": epochs,
         "patience": None if few else max(10, epochs // 5),
         "keep": "last" if few else "best",
-        "warmup": 1 if steps >= 100 else 3,
+        "warmup": 1 if per_epoch >= 100 else 3,
         "lr_decay": round(0.05 ** (1 / epochs), 3),
     }

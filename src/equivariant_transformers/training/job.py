@@ -145,9 +145,9 @@ def make_job(
     return Job(
         config=config,
         module=place(make_module(config, splits.train, network), device),
-        train=_loader(splits.train, config.batch_size, seed=config.seed),
-        validation=_loader(splits.validation, evaluated),
-        test=_loader(splits.test, evaluated),
+        train=make_loader(splits.train, config.batch_size, seed=config.seed),
+        validation=make_loader(splits.validation, evaluated),
+        test=make_loader(splits.test, evaluated),
         directory=directory,
         name=name,
         augmentation=Augmentation(parse_max_theta(config.augment)),
@@ -174,7 +174,7 @@ def evaluation_batch(device: torch.device, tta: int = 1) -> int:
     return size - size % processes
 
 
-def _loader(part: ImageSet, batch_size: int, *, seed: int = 0) -> Loader:
+def make_loader(part: ImageSet, batch_size: int, *, seed: int = 0) -> Loader:
     """Return a loader of this process's share of each batch. A part smaller than `batch_size` is one batch."""
     processes = distributed.world_size()
     if len(part) < processes:
