@@ -9,7 +9,10 @@ from pathlib import Path as _Path
 
 sys.path.insert(0, str(_Path(__file__).parent / "src"))
 
+import torch as _torch
+
 import equivariant_transformers as _et
+from equivariant_transformers.hub.canonicalizers import CanonicalizerCard as _CanonicalizerCard
 from equivariant_transformers.hub.classifier import Classifier as _Classifier
 
 dependencies = ["torch", "numpy", "safetensors"]
@@ -20,14 +23,14 @@ def canonicalizer(layers: _abc.Sequence[str], in_channels: int = 1, **options: o
     return _et.Canonicalizer(layers, in_channels, **options)
 
 
-def _entry(name: str) -> _abc.Callable[..., _Classifier]:
-    def make(pretrained: bool = True) -> _Classifier:
+def _entry(name: str) -> _abc.Callable[..., _torch.nn.Module]:
+    def make(pretrained: bool = True) -> _torch.nn.Module:
         if pretrained:
             return _et.pretrained(name)
         card = _et.list_pretrained()[name]
-        return _Classifier(card.build(), card)
+        return card.build() if isinstance(card, _CanonicalizerCard) else _Classifier(card.build(), card)
 
-    make.__doc__ = f"Return the classifier {name!r}, with the weights of the library or with random weights."
+    make.__doc__ = f"Return the network {name!r}, with the weights of the library or with random weights."
     return make
 
 

@@ -146,6 +146,49 @@ def test_settings_that_are_not_given_are_chosen_from_the_folder(et, bars, tmp_pa
     assert PRESETS["mnist"].epochs == Config().epochs  # the paper's protocol elsewhere
 
 
+@pytest.mark.parametrize(
+    ("flags", "chosen"),
+    [
+        ({}, ("consistent", 0.0)),
+        ({"layers": "rotation"}, ("consistent", 0.0)),
+        ({"layers": "rotation", "augment": "rotation=0.3"}, ("posterior", 1.0)),
+        ({"layers": "rotation", "augment": "rotation=0.3", "alignment": "0.5"}, ("posterior", 0.5)),
+        ({"layers": "rotation", "augment": "rotation=0.3", "alignment": "0"}, ("consistent", 0.0)),
+        ({"layers": "rotation", "augment": "rotation=0.3", "predictor": "softmax"}, ("softmax", 1.0)),
+    ],
+)
+def test_upright_photographs_are_aligned(bars, tmp_path, flags, chosen):
+    for name in (bars, "cifar10"):
+        config = make_config(name, None, flags)
+        assert (config.predictor, config.alignment) == chosen
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    assert make_config(None, tmp_path / "config.yaml", {}) == config
+    assert make_config("mnist", None, {**flags, "alignment": "0"}).predictor == flags.get("predictor", "consistent")
+    given = {"augment": flags["augment"]} if "augment" in flags else {}
+    assert make_config("svhn", None, given).alignment == (1.0 if given else 0.0)
+    assert make_config("svhn", None, given).predictor == "consistent"
+    assert make_config("rotated-mnist", None, given).alignment == 0
+
+
+def test_a_config_from_before_the_alignment_loss_stays_as_it_was(bars, tmp_path):
+    before = make_config(bars, None, {"layers": "rotation", "augment": "rotation=0.3", "alignment": "0"})
+    lines = to_yaml(before).splitlines(keepends=True)
+    (tmp_path / "config.yaml").write_text("".join(line for line in lines if not line.startswith("alignment")))
+    assert make_config(None, tmp_path / "config.yaml", {}) == before
+
+
+def test_train_prints_the_predictor_and_the_alignment(et, bars, tmp_path):
+    command = ("train", bars, *SMALL, "--augment", "rotation=0.3", "--epochs", 1, "--out", tmp_path / "run")
+    assert "\nlayers rotation, predictor posterior, alignment 1\n" in et(*command).err
+    resume = ("train", "--config", tmp_path / "run" / "config.yaml", "--out", tmp_path / "run", "--epochs", 2)
+    assert "\nlayers rotation, predictor posterior, alignment 1\n" in et(*resume).err
+    assert Classifier.load(tmp_path / "run" / "model.safetensors").card.config.alignment == 1
+    wrong = et("train", bars, *SMALL, "--predictor", "posterior", "--out", tmp_path / "other", code=2)
+    assert "learns from the alignment loss alone" in wrong.err
+    wrong = et("train", bars, *SMALL, "--alignment", "1", "--out", tmp_path / "other", code=2)
+    assert "alignment must be 0 without augment" in wrong.err
+
+
 @given(st.integers(1, 10**6), st.integers(0, 10**5))
 def test_small_and_large_folders_get_enough_steps(images, validation):
     chosen = choose(images, validation)

@@ -17,6 +17,7 @@ from PIL import Image
 import equivariant_transformers as et
 from equivariant_transformers import cli
 from equivariant_transformers.data import ImageSet
+from equivariant_transformers.hub.canonicalizers import CanonicalizerCard, read_canonicalizer
 from equivariant_transformers.hub.classifier import Card, Classifier
 from equivariant_transformers.training import Config
 from equivariant_transformers.training.checkpoint import CheckpointError
@@ -33,9 +34,12 @@ def check_shipped(folder, limit=8_000_000):
     assert {file.stem for file in files} == {file.stem for file in folder.glob("*.json")}
     assert sum(file.stat().st_size for file in folder.iterdir()) < limit
     for file in files:
-        card = Classifier.load(file).card
         fields = json.loads(file.with_suffix(".json").read_text())
         assert fields.pop("licence") == module.LICENCE
+        if "canonicalizer" in fields:
+            assert CanonicalizerCard.from_dict(fields["canonicalizer"]) == read_canonicalizer(file)[1]
+            continue
+        card = Classifier.load(file).card
         assert Card.from_dict(fields) == card
         assert None not in (card.validation_error, card.test_error)
     return len(files)
@@ -58,8 +62,11 @@ def weights(tmp_path, monkeypatch):
 
 def test_what_is_shipped_is_sound():
     assert check_shipped(SHIPPED) == len(et.list_pretrained())
-    for name in et.list_pretrained():
+    for name, card in et.list_pretrained().items():
         classifier = et.pretrained(name)
+        if isinstance(card, CanonicalizerCard):
+            assert classifier(torch.rand(2, card.in_channels, 32, 32)).pose.isfinite().all()
+            continue
         blank = torch.zeros(1, classifier.card.in_channels, *classifier.card.size, dtype=torch.uint8)
         assert classifier(blank).isfinite().all()
 
@@ -90,6 +97,23 @@ def test_names_lead_to_networks(weights):
     assert (readable["licence"], readable["test_error"], readable["config"]["layers"]) == ("MIT", 25.0, ["rotation"])
     with pytest.raises(ValueError, match=r"unknown pretrained model 'tiny-nose'\. Did you mean 'tiny-noise'\?"):
         et.pretrained("tiny-nose")
+
+
+def test_a_canonicalizer_can_be_shipped(weights, monkeypatch, capsys):
+    torch.manual_seed(1)
+    canonicalizer = et.Canonicalizer(["rotation"], in_channels=3)
+    et.hub.save_canonicalizer(canonicalizer, weights.parent / "aligned.safetensors", {"data": "noise"})
+    module.install_canonicalizer(weights.parent / "aligned.safetensors", "upright", test_error=1.5)
+    card = et.list_pretrained()["upright"]
+    assert (card.layers, card.training) == (("rotation",), {"data": "noise", "test_error": 1.5})
+    loaded = et.pretrained("upright")
+    assert isinstance(loaded, et.Canonicalizer)
+    assert all(torch.equal(tensor, loaded.state_dict()[name]) for name, tensor in canonicalizer.state_dict().items())
+    assert check_shipped(weights) == 3
+    assert cli.main(["evaluate", "upright"]) == 2
+    assert "upright is a canonicalizer without a classifier" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert isinstance(torch.hub.load(str(ROOT), "upright", source="local", pretrained=False), et.Canonicalizer)
 
 
 def test_errors_must_be_measured(weights):

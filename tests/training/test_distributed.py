@@ -23,6 +23,26 @@ with distributed.processes(torch.device("cpu")):
     (directory / f"{rank}.json").write_text(json.dumps([result.history, result.test_error]))
 """
 
+ALIGNED = """
+import sys, torch
+from oriented import arrows
+from torch import nn
+import equivariant_transformers as et
+from equivariant_transformers.training import Config, distributed, train
+from equivariant_transformers.training.job import make_job
+with distributed.processes(torch.device("cpu")):
+    options = dict(layers=("rotation",), predictor="posterior", augment=("rotation=0.3",), alignment=1.0)
+    splits = et.data.Splits(*(arrows(16, seed) for seed in range(3)))
+    job = make_job(Config(**options, epochs=2, batch_size=8), splits, network=lambda c, n: nn.Sequential(
+        nn.Conv2d(c, n, 5), nn.AdaptiveMaxPool2d(1), nn.Flatten()))
+    (result,) = train([job])
+    head = job.module.canonicalizer.layers[0].predictor.head.weight.detach()
+    assert result.failure is None and head.abs().sum() > 0
+    both = [torch.empty_like(head) for _ in range(2)]
+    torch.distributed.all_gather(both, head)
+    assert torch.equal(*both)
+"""
+
 THREADS = """
 import os, pathlib, sys, torch
 from small import CONFIG, job, plain
@@ -81,6 +101,10 @@ def test_two_processes_have_the_loss_curve_of_one(two_processes):
 
 def test_one_checkpoint_is_written(two_processes):
     assert [path.name for path in (two_processes / "run").iterdir()] == [CHECKPOINT]
+
+
+def test_the_alignment_loss_trains_the_same_layers_in_both(tmp_path):
+    run_two_processes(ALIGNED, tmp_path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

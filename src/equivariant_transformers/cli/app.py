@@ -11,7 +11,19 @@ from typing import Annotated, Any
 import typer
 
 from equivariant_transformers import install
-from equivariant_transformers.cli import audit, console, data, demo, evaluate, export, info, predict, reproduce, train
+from equivariant_transformers.cli import (
+    align,
+    audit,
+    console,
+    data,
+    demo,
+    evaluate,
+    export,
+    info,
+    predict,
+    reproduce,
+    train,
+)
 from equivariant_transformers.cli.flags import closest
 from equivariant_transformers.training.checkpoint import CheckpointError
 
@@ -28,6 +40,7 @@ app = typer.Typer(
 )
 _COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train_model,
+    "align": align.align_images,
     "evaluate": evaluate.evaluate_model,
     "audit": audit.audit_layers,
     "predict": predict.predict_images,

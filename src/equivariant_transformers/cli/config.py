@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from equivariant_transformers.cli.console import usage
-from equivariant_transformers.cli.defaults import fill_in
+from equivariant_transformers.cli.defaults import align, fill_in
 from equivariant_transformers.cli.presets import preset
 from equivariant_transformers.geometry.atlas import chart
 from equivariant_transformers.geometry.groups import lookup
@@ -20,7 +20,7 @@ from equivariant_transformers.text import quote
 from equivariant_transformers.training import Config
 from equivariant_transformers.training.aliases import current_fields
 from equivariant_transformers.training.config import kind_of
-from equivariant_transformers.training.job import find_data, find_device, is_folder
+from equivariant_transformers.training.job import check_predictor, find_data, find_device, is_folder
 
 _MOST_BYTES = 100_000  # limit on a YAML file; a config has about 1,000 bytes
 
@@ -28,19 +28,23 @@ _MOST_BYTES = 100_000  # limit on a YAML file; a config has about 1,000 bytes
 def make_config(name: str | None, file: Path | None, flags: dict[str, Any]) -> Config:
     """Return the config of preset `name`, overridden by the YAML in `file`, overridden by `flags` that are not None.
 
-    For a folder of images, some of the other fields are chosen by `fill_in`.
+    Some of the other fields are chosen by `align` and, for a folder of images, by `fill_in`.
     """
     flags = {field: value for field, value in flags.items() if value is not None}
     with usage():
         if name is None and file is None and "dataset" not in flags:
             raise ValueError("nothing to train on; give a preset, a folder of images, --config or --dataset")
         fields = {} if name is None else preset(name).to_dict()
-        changes = {**({} if file is None else read_yaml(file)), **flags}
-        fields |= {field: _convert(field, value) for field, value in changes.items()}
+        read = {} if file is None else current_fields(read_yaml(file))
+        changes = {**read, **flags}
+        fields |= {field: convert(field, value) for field, value in changes.items()}
         config = Config.from_dict(fields)
-        _check_names(config)
+        check_names(config)
+        # A file with a predictor may be the config of a run from before the alignment loss existed.
+        config = align(config, {*changes, *({"alignment"} if "predictor" in read else ())})
+        check_predictor(config)
     folder = str(Path(config.dataset))  # without a trailing slash
-    return fill_in(config.replace(dataset=folder), current_fields(changes)) if is_folder(folder) else config
+    return fill_in(config.replace(dataset=folder), changes) if is_folder(folder) else config
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
@@ -87,7 +91,7 @@ def to_yaml(config: Config) -> str:
     return text
 
 
-def _check_names(config: Config) -> None:
+def check_names(config: Config) -> None:
     """Raise a `ValueError` for an unknown name in `config`, before anything that takes time."""
     find_data(config.dataset)
     find_device(config.device)
@@ -97,7 +101,7 @@ def _check_names(config: Config) -> None:
         chart(name)
 
 
-def _convert(field: str, value: Any) -> Any:
+def convert(field: str, value: Any) -> Any:
     """Convert the value of a flag or a YAML file to the type of the field."""
     if field not in Config.__dataclass_fields__:
         return value  # Config.from_dict raises the error

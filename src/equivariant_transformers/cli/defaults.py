@@ -1,4 +1,4 @@
-"""Settings for a folder of images that depend on its files."""
+"""Settings that are chosen if they are not given: for a folder from its files, and the training of the layers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,27 @@ from typing import Any
 from equivariant_transformers.data.folder import TEST, VALIDATION
 from equivariant_transformers.data.tree import scan, usual_side
 from equivariant_transformers.training import Config
+from equivariant_transformers.training.job import is_folder
 
 _STEPS = 6_000  # of training, if this takes 20 to 300 epochs
+_UPRIGHT = ("cifar10", "svhn", "svhn-extra")  # data sets of photographs, whose images are upright
 _FEW = 10  # validation images; with fewer, an error of 0 or 100 % in the first epoch can be the best of all
+
+
+def align(config: Config, given: Collection[str]) -> Config:
+    """Return `config` with the alignment loss and its predictor for upright photographs, unless they are `given`.
+
+    The alignment loss compares upright images with randomly transformed images. It is therefore chosen for layers with
+    augmentation, for folders and for the data sets of photographs. Folders and CIFAR-10 get the predictor for
+    photographs too, which learns from this loss alone.
+    """
+    folder = is_folder(config.dataset)
+    if not (config.layers and config.augment and (folder or config.dataset in _UPRIGHT)):
+        return config
+    config = config if "alignment" in given else config.replace(alignment=1.0)
+    photographs = folder or config.dataset == "cifar10"
+    chosen = photographs and config.alignment > 0 and "predictor" not in given
+    return config.replace(predictor="posterior") if chosen else config
 
 
 def fill_in(config: Config, given: Collection[str]) -> Config:
@@ -28,11 +46,12 @@ def fill_in(config: Config, given: Collection[str]) -> Config:
     return config.replace(**{name: value for name, value in chosen.items() if name not in given})
 
 
-def choose(images: int, validation: int) -> dict[str, Any]:
+def choose(images: int, validation: int, *, steps: int = _STEPS) -> dict[str, Any]:
     """Return the batch size, the length of training and the learning rates for a number of training images.
 
-    An epoch has at least eight steps where there are enough images. The learning rate falls to a twentieth, as in the
-    paper. With few validation images, whose errors say little, all epochs are trained and the last one is kept.
+    Training takes about `steps` steps. An epoch has at least eight steps where there are enough images. The learning
+    rate falls to a twentieth, as in the paper. With few validation images, whose errors say little, all epochs are
+    trained and the last one is kept.
 
     >>> choose(6, 1)
     {'batch_size': 8, 'epochs': 300, 'patience': None, 'keep': 'last', 'warmup': 3, 'lr_decay': 0.99}
@@ -40,14 +59,14 @@ def choose(images: int, validation: int) -> dict[str, Any]:
     {'batch_size': 128, 'epochs': 20, 'patience': 10, 'keep': 'best', 'warmup': 1, 'lr_decay': 0.861}
     """
     batch_size = min(max(2 ** int(math.log2(max(1, images / 8))), 8), 128)
-    steps = max(1, images // batch_size)
-    epochs = min(max(round(_STEPS / steps), 20), 300)
+    per_epoch = max(1, images // batch_size)
+    epochs = min(max(round(steps / per_epoch), 20), 300)
     few = validation < _FEW
     return {
         "batch_size": batch_size,
         "epochs": epochs,
         "patience": None if few else max(10, epochs // 5),
         "keep": "last" if few else "best",
-        "warmup": 1 if steps >= 100 else 3,
+        "warmup": 1 if per_epoch >= 100 else 3,
         "lr_decay": round(0.05 ** (1 / epochs), 3),
     }

@@ -14,10 +14,10 @@ from equivariant_transformers.training.config import help_of, kind_of
 _METAVARS = {int: "N", float: "X", str: "NAME", tuple: "A,B,...", bool: None}
 
 
-def flag(field: str) -> Any:
-    """Return the typer option of a field of `Config`, to annotate a parameter with default None."""
-    default = getattr(Config(), field)
-    shown = "none" if default in (None, ()) else str(default).lower()
+def flag(field: str, *, default: str | None = None) -> Any:
+    """Return the typer option of a field of `Config`. The help shows its default, or the `default` of the command."""
+    usual = getattr(Config(), field)
+    shown = default or ("none" if usual in (None, ()) else str(usual).lower())
     return typer.Option(
         metavar=_METAVARS[kind_of(field)[0]],
         help=f"{help_of(field)} [dim]({shown})[/dim]",

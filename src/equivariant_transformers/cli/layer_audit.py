@@ -15,6 +15,7 @@ from equivariant_transformers.audit.frames import Modulo
 from equivariant_transformers.audit.probes import MAX_THETA, THETA, filling_crop, fills_frame
 from equivariant_transformers.audit.rendering import evaluating, off_grid
 from equivariant_transformers.cli import console
+from equivariant_transformers.data import ImageSet
 from equivariant_transformers.geometry.groups import Group, lookup
 from equivariant_transformers.geometry.warp import Warp
 from equivariant_transformers.nn.augment import Augmentation
@@ -25,6 +26,8 @@ _LARGE = 128  # side in pixels that images are enlarged to, at most four-fold
 CANVAS_LIMITS = {name: max(map(abs, theta)) for name, theta in THETA.items()}
 """Largest theta of each group on a canvas."""
 
+_AUDITED = (4, 16)  # smallest and largest number of images for the audit at the end of training
+_AUDITED_PIXELS = 2**16  # in these images together, so that the audit takes a few seconds
 _STACK_CROP = 0.5  # leaves room for the product of several transformations
 _SEED = 0  # of the transformations of a stack
 
@@ -93,6 +96,17 @@ def fixed_frame_rows(
         result = _follow(layer, index, acting, originals, (-limit, limit), size, crop)
         rows.append(Row(content, (-limit, limit), result))
     return rows
+
+
+def audit_images(
+    stack: Canonicalizer, validation: ImageSet, augmentation: Augmentation, modulo: Modulo = None
+) -> tuple[list[Row], FrameConsistency | None]:
+    """Measure a trained stack on the first validation images, in the range of the augmentation."""
+    size, limits = (validation.images.shape[-2], validation.images.shape[-1]), frame_limits(augmentation)
+    least, most = _AUDITED
+    count = max(least, min(most, _AUDITED_PIXELS // (size[0] * size[1])))
+    images = validation.normalise(validation.images[:count])
+    return fixed_frame_rows(stack, images, size, limits), stack_frames(stack, images, size, limits, modulo)
 
 
 def frame_limits(augmentation: Augmentation) -> dict[str, float]:

@@ -4,48 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, cast
 
-import torch
 import typer
 
-from equivariant_transformers.audit import FrameConsistency
 from equivariant_transformers.cli import console, mistakes, models
 from equivariant_transformers.cli.config import make_config, to_yaml
 from equivariant_transformers.cli.data import AcceptOtherFiles
+from equivariant_transformers.cli.directories import forget, holding
 from equivariant_transformers.cli.flags import flag
-from equivariant_transformers.cli.layer_audit import (
-    Row,
-    fixed_frame_rows,
-    frame_figures,
-    frame_limits,
-    modulo_of,
-    print_audit,
-    stack_frames,
-)
+from equivariant_transformers.cli.layer_audit import audit_images, frame_figures, modulo_of, print_audit
 from equivariant_transformers.cli.presets import PRESETS
 from equivariant_transformers.cli.progress import Report, TensorBoard, watching
-from equivariant_transformers.data import ImageSet, Splits
+from equivariant_transformers.data import Splits
 from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.data.folder import ORIGIN
 from equivariant_transformers.experiments import results
 from equivariant_transformers.hub.classifier import Card, Classifier
 from equivariant_transformers.models import Network, is_own
 from equivariant_transformers.nn.canonicalizer import Canonicalized
-from equivariant_transformers.training import CHECKPOINT, Config, Job, Progress, Result, Stopped, distributed
+from equivariant_transformers.training import CHECKPOINT, Config, Progress, Result, Stopped, distributed
 from equivariant_transformers.training import train as run_jobs
 from equivariant_transformers.training.job import find_device, load_data, make_job
-from equivariant_transformers.training.locks import InUseError, hold
 
 MODEL = "model.safetensors"
 RESULT = "result.json"
 CONFUSION = "confusion.png"
-
-_AUDITED = (4, 16)  # smallest and largest number of validation images for the audit of the layers
-_AUDITED_PIXELS = 2**16  # in these images together, so that the audit takes a few seconds
 
 
 def train_model(
@@ -77,6 +62,7 @@ def train_model(
     dropout: Annotated[str | None, flag("dropout")] = None,
     pose_noise: Annotated[str | None, flag("pose_noise")] = None,
     augment: Annotated[str | None, flag("augment")] = None,
+    alignment: Annotated[str | None, flag("alignment")] = None,
     tta: Annotated[str | None, flag("tta")] = None,
     epochs: Annotated[str | None, flag("epochs")] = None,
     batch_size: Annotated[str | None, flag("batch_size")] = None,
@@ -96,10 +82,11 @@ def train_model(
     """Train a network, test its best (or last) epoch, write the model, and audit its layers on validation images.
 
     The config is that of PRESET, overridden by the fields in FILE, overridden by the flags. For a folder of images,
-    size, batch size, epochs, patience and learning rates are chosen from the images unless they are given. The files in
-    DIR are config.yaml, checkpoint.safetensors, result.json, confusion.png and model.safetensors, which is written
-    whenever an epoch is the best so far (or the last). The same command resumes an interrupted run. Only one run at a
-    time can use DIR.
+    size, batch size, epochs, patience and learning rates are chosen from the images unless they are given. For layers
+    with augmentation, folders and data sets of photographs are trained with the alignment loss, for which the training
+    images must be upright, unless the flag for its weight is given. The files in DIR are config.yaml,
+    checkpoint.safetensors, result.json, confusion.png and model.safetensors, which is written whenever an epoch is the
+    best so far (or the last). The same command resumes an interrupted run. Only one run at a time can use DIR.
     """
     given = locals()
     settings = make_config(preset, config, {name: given[name] for name in Config.__dataclass_fields__})
@@ -127,7 +114,7 @@ def _train(
     tensorboard: bool,
     as_json: bool,
 ) -> None:
-    with distributed.processes(find_device(settings.device)) as device, _holding(directory, device):
+    with distributed.processes(find_device(settings.device)) as device, holding(directory, device):
         begin = _Begin(directory, settings)
         reports: list[Report] = [begin]
         if tensorboard and console.speaks():
@@ -147,7 +134,7 @@ def _train(
             )
 
         if not resume:
-            _forget(directory)
+            forget(directory, CHECKPOINT, RESULT, MODEL, CONFUSION)
 
         def report(progress: Progress) -> None:
             for one in reports:
@@ -172,7 +159,9 @@ def _train(
                 classifier = Classifier(cast(Canonicalized, job.module), card).eval()
                 classifier.save(directory / MODEL)
                 answers = mistakes.report(classifier, splits.test, directory / CONFUSION)
-                audit = _audit(job, splits.validation) if settings.layers else None
+                if settings.layers:
+                    network = classifier.module
+                    audit = audit_images(network.canonicalizer, splits.validation, job.augmentation, modulo_of(network))
     if as_json:
         found = audit and {"fixed_frame": [row.figures for row in audit[0]], "frames": frame_figures(audit[1])}
         console.print_json({**results.to_dict(record), "directory": str(directory), "audit": found})
@@ -184,32 +173,6 @@ def _train(
         console.say(f"model: {directory / MODEL}")
         if audit is not None:
             print_audit(*audit)
-
-
-def _audit(job: Job, validation: ImageSet) -> tuple[list[Row], FrameConsistency | None]:
-    """Measure the layers of a trained network on the first validation images."""
-    network = cast(Canonicalized, job.module)
-    size, limits = (validation.images.shape[-2], validation.images.shape[-1]), frame_limits(job.augmentation)
-    least, most = _AUDITED
-    count = max(least, min(most, _AUDITED_PIXELS // (size[0] * size[1])))
-    images = validation.normalise(validation.images[:count])
-    rows = fixed_frame_rows(network.canonicalizer, images, size, limits)
-    return rows, stack_frames(network.canonicalizer, images, size, limits, modulo_of(network))
-
-
-@contextmanager
-def _holding(directory: Path, device: torch.device) -> Iterator[None]:
-    """Lock `directory` in process 0 for all processes. Raise an error in every process if this fails."""
-    failure: Exception | None = None
-    with ExitStack() as held:
-        if distributed.rank() == 0:
-            try:
-                held.enter_context(hold(directory))
-            except (InUseError, OSError) as error:
-                failure = error
-        if distributed.any_process(failure is not None, device):
-            raise failure or console.Failure(f"process 0 cannot lock {directory}")
-        yield
 
 
 class _Begin:
@@ -230,15 +193,6 @@ class _Begin:
         self.done = True
 
 
-def _forget(directory: Path) -> None:
-    """Delete the files of an earlier run in `directory`, so that they cannot be mistaken for those of this run."""
-    if console.speaks():
-        for name in (CHECKPOINT, RESULT, MODEL, CONFUSION):
-            (directory / name).unlink(missing_ok=True)
-    if distributed.world_size() > 1:
-        torch.distributed.barrier()
-
-
 def _interrupted(stopped: Stopped, directory: Path, options: list[str]) -> console.Failure:
     if (directory / MODEL).exists():
         console.note(f"the model so far: {directory / MODEL}")
@@ -248,14 +202,17 @@ def _interrupted(stopped: Stopped, directory: Path, options: list[str]) -> conso
 
 
 def _describe(config: Config, splits: Splits) -> str:
-    """Return two lines: numbers of images and classes and the size of the images, and the settings of training."""
+    """Return lines for the images (numbers, classes, size), the settings of training, and the layers if any."""
     counts = "/".join(str(len(part)) for part in splits)
     height, width = splits.train.images.shape[-2:]
     resized = "resized to " if splits.train.origin == ORIGIN else ""
     images = f"{counts} images, {len(splits.train.classes)} classes, {resized}{height} x {width}"
     length = f"{config.epochs} epochs" + (f" with a patience of {config.patience}" if config.patience else "")
     rates = f"learning rate {config.learning_rate:g}, {config.warmup} epochs of warm-up, decay {config.lr_decay:g}"
-    return f"{images}\nbatch size {config.batch_size}, {length}, {rates}"
+    lines = [images, f"batch size {config.batch_size}, {length}, {rates}"]
+    if config.layers:
+        lines.append(f"layers {', '.join(config.layers)}, predictor {config.predictor}, alignment {config.alignment:g}")
+    return "\n".join(lines)
 
 
 def _summary(result: Result) -> str:

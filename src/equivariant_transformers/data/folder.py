@@ -43,6 +43,7 @@ def from_folder(
     validation: float = VALIDATION,
     test: float = TEST,
     seed: int = 0,
+    labels: bool = True,
     progress: Report | None = None,
 ) -> Splits:
     """Load the images in a folder. The name of each subfolder is a class.
@@ -60,9 +61,10 @@ def from_folder(
         validation: fraction of the training images to hold out for validation if there is no folder `validation`.
         test: fraction to hold out for the test if there is no folder `test`. Both splits are stratified by class.
         seed: random seed for the choice of the held-out images.
+        labels: False for a folder of images without classes, in subfolders or not. All labels are then 0.
         progress: callback that receives the current task and its completed fraction.
     """
-    tree = scan(path)
+    tree = scan(path, labels=labels)
     path, classes, broken = tree.root, tree.classes, list(tree.unlisted)
     if size is None:
         size = usual_side(tree.parts["train"])
@@ -74,7 +76,7 @@ def from_folder(
         warnings.warn(f"skipped {len(broken)} files that are not readable images: {listed}{more}", stacklevel=2)
     seen = {label for _, labels in parts.values() for label in labels.tolist()}
     empty = [name for label, name in enumerate(classes) if label not in seen]
-    if empty:
+    if empty and labels:
         listed = visible(", ".join(empty[:NAMED_AT_MOST])) + (", ..." if len(empty) > NAMED_AT_MOST else "")
         raise ValueError(f"no readable image of class {listed} in {path}: add some or remove the folder")
     hollow = [str(tree.folders[part]) for part, (_, labels) in parts.items() if not len(labels)]

@@ -34,19 +34,23 @@ class Tree:
     """Folders that cannot be listed, with the reason."""
 
 
-def scan(path: str | Path) -> Tree:
+def scan(path: str | Path, *, labels: bool = True) -> Tree:
     """Find the files of a folder of class folders, or of the folders `train`, `validation` and `test` of class folders.
 
-    Hidden files are ignored. Links to folders are not followed.
+    Without `labels`, all files below a folder are of one class, in subfolders or not. Hidden files are ignored. Links
+    to folders are not followed.
     """
     root = Path(path)
     folders = _parts(root)
+    unlisted: list[str] = []
+    if not labels:
+        found = {part: [(file, 0) for file in files_below(folder, unlisted)] for part, folder in folders.items()}
+        return Tree(root=root, classes=("image",), folders=folders, parts=found, unlisted=tuple(unlisted))
     classes = sorted({below.name for folder in folders.values() for below in _subfolders(folder)})
     if not classes:
         raise ValueError(f"{root} has no class folders: put the images of each class into a subfolder named after it")
     if len(classes) > MOST_CLASSES:
         raise ValueError(f"{root} has {len(classes):,} class folders; at most {MOST_CLASSES:,} are supported")
-    unlisted: list[str] = []
     parts = {
         part: [(file, label) for label, name in enumerate(classes) for file in files_below(folder / name, unlisted)]
         for part, folder in folders.items()

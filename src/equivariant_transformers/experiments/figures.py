@@ -18,7 +18,7 @@ from equivariant_transformers.experiments import results, rotation
 from equivariant_transformers.experiments.paper import EXPERIMENTS
 from equivariant_transformers.experiments.report import cell_records
 from equivariant_transformers.geometry import atlas
-from equivariant_transformers.hub.zoo import pretrained
+from equivariant_transformers.hub.zoo import find
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -115,7 +115,7 @@ def dataset(root: Path, path: Path) -> None:
 
 def transformations(root: Path, path: Path) -> None:
     """Draw the output of each layer of the pretrained network for test digits in three poses each."""
-    classifier = pretrained("projective-mnist")
+    classifier = find("projective-mnist")
     test = data.projective_mnist(examples=1, test_copies=VERSIONS).test
     apart = len(test) // VERSIONS  # offset from one copy of a digit to the next
     images = test.images[[digit + copy * apart for digit in SHOWN for copy in range(VERSIONS)]]
@@ -125,7 +125,7 @@ def transformations(root: Path, path: Path) -> None:
 def house_numbers(root: Path, path: Path) -> None:
     """Draw the output of each layer of the pretrained network for test images of SVHN, official files or not."""
     test = data.svhn(1, accept_other_files=True).test
-    _draw_layers(pretrained("svhn"), test.images[list(HOUSES)], 1, path)
+    _draw_layers(find("svhn"), test.images[list(HOUSES)], 1, path)
 
 
 def _draw_layers(classifier: Classifier, images: Tensor, copies: int, path: Path) -> None:

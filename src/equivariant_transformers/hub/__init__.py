@@ -1,6 +1,15 @@
-"""Trained networks with their cards: saving, loading, export and publication."""
+"""Trained networks and canonicalizers with their cards: saving, loading, export and publication."""
 
+from equivariant_transformers.hub.canonicalizers import CanonicalizerCard, load_canonicalizer, save_canonicalizer
 from equivariant_transformers.hub.classifier import Card, Classifier
 from equivariant_transformers.hub.zoo import list_pretrained, pretrained
 
-__all__ = ["Card", "Classifier", "list_pretrained", "pretrained"]
+__all__ = [
+    "CanonicalizerCard",
+    "Card",
+    "Classifier",
+    "list_pretrained",
+    "load_canonicalizer",
+    "pretrained",
+    "save_canonicalizer",
+]

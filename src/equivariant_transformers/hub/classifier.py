@@ -29,8 +29,8 @@ from equivariant_transformers.training.job import build_network
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Errors for a card whose fields have wrong types, or do not fit each other or the weights.
-_MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""Errors for a card whose fields have wrong types, or do not fit each other or the weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,10 +122,7 @@ class Card:
             if self.config.network in NETWORKS:
                 raise
             return  # some networks of timm compute numbers while they are made
-        for name, tensor in module.state_dict().items():
-            if name in tensors and tensors[name].is_floating_point() != tensor.is_floating_point():
-                raise TypeError(f"{name} is {tensors[name].dtype}, not {tensor.dtype}")
-        module.load_state_dict(tensors, assign=True)
+        check_weights(module, tensors)
 
     def write(self, path: str | Path, weights: Mapping[str, Tensor]) -> None:
         """Write a model file: the card and the weights of its network."""
@@ -152,6 +149,14 @@ class Card:
                 raise ValueError(f"{name} must be a list, got {quote(value)}")
         made = {name: tuple(value) for name, value in lists.items()}
         return cls(**{**fields, **made, "config": Config.from_dict(fields["config"])})
+
+
+def check_weights(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Raise an error unless `tensors` are weights of `module`, which is on the meta device and gets these weights."""
+    for name, tensor in module.state_dict().items():
+        if name in tensors and tensors[name].is_floating_point() != tensor.is_floating_point():
+            raise TypeError(f"{name} is {tensors[name].dtype}, not {tensor.dtype}")
+    module.load_state_dict(tensors, assign=True)
 
 
 def _is_number(value: object) -> bool:
@@ -238,6 +243,10 @@ class Classifier(nn.Module):
         `network`. It is never imported because a file names it.
         """
         tensors, description = checkpoint.read(Path(path))
+        if "canonicalizer" in description:
+            raise checkpoint.CheckpointError(
+                f"{path} is a canonicalizer without a classifier: load it in Python with et.hub.load_canonicalizer"
+            )
         if "card" not in description:
             raise checkpoint.CheckpointError(
                 f"{path} is the checkpoint of a training run, not a model; load model.safetensors in the same folder"
@@ -254,7 +263,7 @@ class Classifier(nn.Module):
             return cls(module, card).eval()
         except OwnNetworkError as error:
             raise checkpoint.CheckpointError(f"{path} cannot be loaded: {error}") from error
-        except _MISFITS as error:
+        except MISFITS as error:
             reason = " ".join(str(error).split())
             raise checkpoint.CheckpointError(
                 f"{path} is not a model of this version of the library: {reason}"

@@ -1,4 +1,4 @@
-"""Trained networks that are part of the library."""
+"""Trained networks and canonicalizers that are part of the library."""
 
 from __future__ import annotations
 
@@ -11,32 +11,36 @@ from typing import TYPE_CHECKING, Any
 from equivariant_transformers.geometry.groups import lookup
 
 if TYPE_CHECKING:  # imported on demand: these import data sets and the trainer
+    from equivariant_transformers.hub.canonicalizers import CanonicalizerCard
     from equivariant_transformers.hub.classifier import Card, Classifier
     from equivariant_transformers.models import Network
+    from equivariant_transformers.nn.canonicalizer import Canonicalizer
 
 LICENCE = "MIT"
 FOLDER = resources.files(__package__).joinpath("weights")
 
 
-def pretrained(name: str) -> Classifier:
-    """Return the trained network `name`, ready for use on the CPU; `list_pretrained` returns all names."""
+def pretrained(name: str) -> Classifier | Canonicalizer:
+    """Return the trained network or canonicalizer `name`, ready for use on the CPU; `list_pretrained` lists them."""
+    from equivariant_transformers.hub.canonicalizers import CanonicalizerCard, load_canonicalizer
     from equivariant_transformers.hub.classifier import Classifier
 
-    lookup(list_pretrained(), name, "pretrained model")
+    card = lookup(list_pretrained(), name, "pretrained model")
     with resources.as_file(FOLDER.joinpath(f"{name}.safetensors")) as path:
-        return Classifier.load(path)
+        return load_canonicalizer(path) if isinstance(card, CanonicalizerCard) else Classifier.load(path)
 
 
-def list_pretrained() -> dict[str, Card]:
-    """Return the cards of all pretrained networks by name: data, config, classes, measured errors."""
+def list_pretrained() -> dict[str, Card | CanonicalizerCard]:
+    """Return the cards of all pretrained networks and canonicalizers by name: data, settings, measured errors."""
+    from equivariant_transformers.hub.canonicalizers import KEY, CanonicalizerCard
     from equivariant_transformers.hub.classifier import Card
 
     names = sorted(file.name.removesuffix(".json") for file in FOLDER.iterdir() if file.name.endswith(".json"))
-    cards = {}
+    cards: dict[str, Card | CanonicalizerCard] = {}
     for name in names:
         fields = json.loads(FOLDER.joinpath(f"{name}.json").read_text(encoding="utf-8"))
         del fields["licence"]
-        cards[name] = Card.from_dict(fields)
+        cards[name] = CanonicalizerCard.from_dict(fields[KEY]) if KEY in fields else Card.from_dict(fields)
     return cards
 
 
@@ -49,12 +53,20 @@ def find(model: str | Path, network: Network | None = None) -> Classifier:
 
     path = Path(model)
     is_name = path.name == str(model) and not path.suffix and not path.is_file()
-    return pretrained(str(model)) if is_name else Classifier.load(path, network=network)
+    if not is_name:
+        return Classifier.load(path, network=network)
+    found = pretrained(str(model))
+    if not isinstance(found, Classifier):
+        raise ValueError(f"{model} is a canonicalizer without a classifier: load it in Python with et.pretrained")
+    return found
 
 
-def describe(card: Card) -> str:
+def describe(card: Card | CanonicalizerCard) -> str:
     """Return a card and its licence as readable JSON."""
-    return json.dumps({"licence": LICENCE, **card.to_dict()}, indent=1) + "\n"
+    from equivariant_transformers.hub.canonicalizers import KEY, CanonicalizerCard
+
+    fields = {KEY: card.to_dict()} if isinstance(card, CanonicalizerCard) else card.to_dict()
+    return json.dumps({"licence": LICENCE, **fields}, indent=1) + "\n"
 
 
 def install(file: str | Path, name: str, **measured: Any) -> Card:
@@ -71,5 +83,17 @@ def install(file: str | Path, name: str, **measured: Any) -> Card:
             raise ValueError(f"the card of {file} has no {field}: measure it and pass it, as in {field}=3.61")
     folder = Path(str(FOLDER))
     classifier.save(folder / f"{name}.safetensors")
+    (folder / f"{name}.json").write_text(describe(card), encoding="utf-8")
+    return card
+
+
+def install_canonicalizer(file: str | Path, name: str, **measured: Any) -> CanonicalizerCard:
+    """Add the canonicalizer in `file` to the pretrained ones and return its card, with `measured` in its `training`."""
+    from equivariant_transformers.hub.canonicalizers import read_canonicalizer
+
+    canonicalizer, card = read_canonicalizer(file)
+    card = dataclasses.replace(card, training={**card.training, **measured})
+    folder = Path(str(FOLDER))
+    card.write(folder / f"{name}.safetensors", canonicalizer.state_dict())
     (folder / f"{name}.json").write_text(describe(card), encoding="utf-8")
     return card

@@ -54,6 +54,14 @@ class Augmentation:
             warp = warp.compose(group_warp(group, theta))
         return warp
 
+    def each(self, images: Tensor) -> Warp:
+        """Return one fixed warp per image of `images` `(B, ...)`, spread evenly. The first warp is the identity."""
+        warp = Warp.identity()
+        count = torch.arange(images.shape[0], device=images.device)
+        for (group, limit), step in zip(self.max_theta.items(), _steps(len(self.max_theta)), strict=True):
+            warp = warp.compose(group_warp(group, 2 * limit * ((0.5 + step * count) % 1 - 0.5)))
+        return warp
+
     def spread(self, images: Tensor, count: int) -> Warp:
         """Return `count` warps for `images` `(B, ...)`, as one warp for `count * B` images.
 
@@ -162,10 +170,17 @@ def _augmentation(augmentation: Augmentation | MaxTheta) -> Augmentation:
 def _spread(dimensions: int, count: int) -> list[list[float]]:
     """Return, for each dimension, the coordinates in [-1/2, 1/2) of `count` points that fill the cube evenly.
 
-    The first point is the centre. Each further point adds the powers of 1/x, modulo 1, where x solves
-    x ** (dimensions + 1) = x + 1.
+    The first point is the centre.
+    """
+    return [[(0.5 + k * step) % 1 - 0.5 for k in range(count)] for step in _steps(dimensions)]
+
+
+def _steps(dimensions: int) -> list[float]:
+    """Return the step from a point to the next, modulo 1, in each dimension, such that the points fill the cube evenly.
+
+    The steps are the powers of 1/x, where x solves x ** (dimensions + 1) = x + 1.
     """
     x = 2.0
     for _ in range(60):
         x = (1 + x) ** (1 / (dimensions + 1))
-    return [[(0.5 + k * x**-axis) % 1 - 0.5 for k in range(count)] for axis in range(1, dimensions + 1)]
+    return [x**-axis for axis in range(1, dimensions + 1)]

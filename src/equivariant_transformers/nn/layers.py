@@ -111,7 +111,7 @@ class _Transformer(ChartGrid):
             if self.training and isinstance(self.predictor, PosteriorPredictor):
                 turns = options["turns"] = self.predictor.random_turns(images)
                 if turns is not None:
-                    step = self.sampled.pose_widths(dtype=torch.float32, device=images.device)[0] / self.grid.shape[-2]
+                    step = self.widths[0] / self.grid.shape[-2]
                     warp = warp.compose(group_warp(self.chart.groups[0], turns * step))
                 options["valid"] = self._valid(images, warp, mask) & self._valid(images, Warp.identity(), None)
                 images, warp = warp.image(images, fill=fill), Warp.identity()

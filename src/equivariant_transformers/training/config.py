@@ -65,7 +65,7 @@ class Config:
     layers: Annotated[tuple[str, ...], Doc("Charts of the transformer layers, in order.")] = ()
     predictor: Annotated[
         str,
-        Doc("Pose predictor: consistent, softmax, or direct (a Spatial Transformer)."),
+        Doc("Pose predictor: consistent, posterior (photographs), softmax, or direct (a Spatial Transformer)."),
     ] = "consistent"
     iterations: Annotated[
         int,
@@ -82,6 +82,10 @@ class Config:
         tuple[str, ...],
         Doc("Random augmentation in training, as groups and ranges: rotation=3.14,dilation=0.2."),
     ] = ()
+    alignment: Annotated[
+        float,
+        Doc("Weight of the label-free alignment loss, for upright training images; it needs layers and augment."),
+    ] = 0.0
     tta: Annotated[
         int,
         Doc("Test-time augmentation: predictions per image to average over, with half the range of training."),
@@ -129,6 +133,9 @@ class Config:
             self._check(name, abs(getattr(self, name)) <= 2**40, "from -2**40 to 2**40")
         self._check("tta", self.tta == 1 or bool(self.augment), "1 without augment")
         Augmentation(parse_max_theta(self.augment))  # raises an error that names the item
+        self._check("alignment", self.alignment >= 0, "at least 0")
+        needed = [name for name in ("layers", "augment") if not getattr(self, name)]
+        self._check("alignment", not (self.alignment and needed), f"0 without {' and '.join(needed)}")
         self._check("dropout", 0 <= self.dropout < 1, "in [0, 1)")
         self._check("pose_noise", 0 <= self.pose_noise < 1, "in [0, 1)")
         self._check("learning_rate", self.learning_rate > 0, "positive")
@@ -167,6 +174,11 @@ class Config:
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+    @property
+    def diverged_loss(self) -> float:
+        """Mean loss from which on a run counts as diverged: far above chance for the classes and for each layer."""
+        return 50.0 * (1 + self.alignment * len(self.layers) * self.iterations)
 
     def learning_rate_in(self, epoch: int) -> float:
         """Return the learning rate in an epoch, counted from 0.

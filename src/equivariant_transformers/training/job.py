@@ -121,6 +121,15 @@ def place(module: nn.Module, device: torch.device) -> nn.Module:
     return moved
 
 
+def check_predictor(config: Config) -> None:
+    """Raise a ValueError if the layers of the config could learn nothing."""
+    if config.layers and config.predictor == "posterior" and not config.alignment:
+        raise ValueError(
+            "the predictor posterior learns from the alignment loss alone: set augment and alignment, as in "
+            "augment: rotation=0.3 and alignment: 1, or choose the predictor consistent"
+        )
+
+
 def make_job(
     config: Config,
     splits: Splits,
@@ -130,14 +139,15 @@ def make_job(
     network: Network | None = None,
 ) -> Job:
     """Return a job for `train`. With several processes, its loaders return the share of this process."""
+    check_predictor(config)
     device = splits.train.images.device
     evaluated = evaluation_batch(device, config.tta)
     return Job(
         config=config,
         module=place(make_module(config, splits.train, network), device),
-        train=_loader(splits.train, config.batch_size, seed=config.seed),
-        validation=_loader(splits.validation, evaluated),
-        test=_loader(splits.test, evaluated),
+        train=make_loader(splits.train, config.batch_size, seed=config.seed),
+        validation=make_loader(splits.validation, evaluated),
+        test=make_loader(splits.test, evaluated),
         directory=directory,
         name=name,
         augmentation=Augmentation(parse_max_theta(config.augment)),
@@ -164,7 +174,7 @@ def evaluation_batch(device: torch.device, tta: int = 1) -> int:
     return size - size % processes
 
 
-def _loader(part: ImageSet, batch_size: int, *, seed: int = 0) -> Loader:
+def make_loader(part: ImageSet, batch_size: int, *, seed: int = 0) -> Loader:
     """Return a loader of this process's share of each batch. A part smaller than `batch_size` is one batch."""
     processes = distributed.world_size()
     if len(part) < processes:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from equivariant_transformers.nn.alignment import Aligned
 from equivariant_transformers.nn.augment import Augmentation, Augmented
 from equivariant_transformers.training import distributed
 from equivariant_transformers.training.config import Config
@@ -102,7 +103,7 @@ class Optimization:
         self.criterion = loss
         self.order = loader.epoch(0)
         self.device = self.order.device
-        self.network = distributed.replicate(module, self.device)
+        self.network = distributed.replicate(Aligned(module) if config.alignment else module, self.device)
         if augmentation is not None and augmentation.max_theta:
             self.network = Augmented(self.network, augmentation)
         self.position = torch.zeros((), dtype=torch.long, device=self.device)
@@ -187,13 +188,20 @@ class Optimization:
         indices = self.order.index_select(0, self.position[None])[0]
         images, labels = self.loader.batch(indices)
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.criterion(_forward(self.network, images, self.config).float(), labels)
+        loss = self._loss(_forward(self.network, images, self.config), labels)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         if self.config.ema_decay:
             self._average()
         self.total_loss += loss.detach()
         self.position += 1
+
+    def _loss(self, output: Tensor | tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
+        """Return the loss of the network's output: logits, or logits and alignment loss."""
+        if isinstance(output, Tensor):
+            return self.criterion(output.float(), labels)
+        logits, alignment = output
+        return self.criterion(logits.float(), labels) + self.config.alignment * alignment
 
     @torch.no_grad()
     def _average(self) -> None:
@@ -234,19 +242,17 @@ def _floats(module: nn.Module) -> list[Tensor]:
     return [tensor for tensor in module.state_dict().values() if tensor.is_floating_point()]
 
 
-def _forward(module: nn.Module, images: Tensor, config: Config) -> Tensor:
+def _forward(module: nn.Module, images: Tensor, config: Config) -> Any:
     with torch.autocast(images.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
-        logits: Tensor = _compiled()(module, images) if config.compile else module(images)
-    return logits
+        return _compiled()(module, images) if config.compile else module(images)
 
 
 @cache
-def _compiled() -> Callable[[nn.Module, Tensor], Tensor]:
+def _compiled() -> Callable[[nn.Module, Tensor], Any]:
     """Return one compiled function for all networks, so that networks of the same structure are compiled once."""
 
-    def forward(module: nn.Module, images: Tensor) -> Tensor:
-        logits: Tensor = module(images)
-        return logits
+    def forward(module: nn.Module, images: Tensor) -> Any:
+        return module(images)
 
     torch._dynamo.config.recompile_limit = 256  # structures; any further structure would silently not be compiled
     # Channels last is faster with 32 channels too, which the compiler considers too few.

@@ -106,7 +106,7 @@ class Run:
         result = self.result
         result.history.append({**entry, "seconds": time.monotonic() - self.started})
         self.epoch, self.step = self.epoch + 1, 0
-        if not entry["loss"] < state.DIVERGED:
+        if not entry["loss"] < self.job.config.diverged_loss:
             result.failure = diagnose(self.job.module, self.job.train, self.epoch, entry["loss"], self.job.config)
         elif (
             self.job.config.keep == "last"

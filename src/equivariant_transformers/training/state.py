@@ -14,9 +14,6 @@ from equivariant_transformers.training import checkpoint
 from equivariant_transformers.training.aliases import current_fields, current_state
 from equivariant_transformers.training.config import Config
 
-DIVERGED = 50.0
-"""Mean loss from which on a run counts as diverged."""
-
 _ANEW = "Remove this file to restart the run"
 _COUNTED = 2**24  # the optimizer's step counter, a float32, stops here
 
@@ -43,7 +40,7 @@ def read(
     if not _fits(tensors, module):
         tensors = current_state(tensors)
     try:
-        _check_description(there, steps)
+        _check_description(there, steps, config.diverged_loss)
     except ValueError as error:
         raise _impossible(path, error) from error
     _check_same(path, there["config"], config.to_dict())
@@ -69,8 +66,10 @@ def _require(holds: bool, reason: str) -> None:
         raise ValueError(reason)
 
 
-def _check_description(there: dict[str, Any], steps: int) -> None:
+def _check_description(there: dict[str, Any], steps: int, diverged: float) -> None:
     """Raise a ValueError unless the entries exist, have their types and agree with each other.
+
+    An epoch whose loss is `diverged` or higher must be the last, with a failure.
 
     Fields of the config get their current names. A field that is newer than the checkpoint gets its default.
     """
@@ -99,7 +98,7 @@ def _check_description(there: dict[str, Any], steps: int) -> None:
             and _is_float(entry.get("seconds"), 0, math.inf)
         )
         _require(sound, f"epoch {number} of history is invalid: {reprlib.repr(entry)}")
-    kept = [entry for entry in history if entry["loss"] < DIVERGED]
+    kept = [entry for entry in history if entry["loss"] < diverged]
     ended_well = kept == history if failure is None else kept == history[:-1] != history
     _require(ended_well, f"failure is {reprlib.repr(failure)}, which contradicts the losses in history")
 
