@@ -13,7 +13,7 @@ from equivariant_transformers.geometry.charts import Chart
 from equivariant_transformers.geometry.projective import at_least_float32
 from equivariant_transformers.nn.buffers import Exact
 from equivariant_transformers.nn.conv import pad
-from equivariant_transformers.nn.prediction import Prediction, check_channels, read
+from equivariant_transformers.nn.prediction import PoseReader, Prediction, check_channels
 from equivariant_transformers.nn.window import distances, window
 
 _ROWS = 8  # rows of the chart that are left when one convolution reads them all
@@ -53,6 +53,7 @@ class PosteriorPredictor(Exact):
         nn.init.zeros_(self.head.weight)
         self.keep_exact("radii", partial(distances, chart))
         self.keep_exact("prior", partial(_prior, chart))
+        self.reader = PoseReader(chart)
 
     def random_turns(self, images: Tensor) -> Tensor | None:
         """Return a random number of samples `(B,)` to shift a periodic pose axis by; None for other charts."""
@@ -75,11 +76,12 @@ class PosteriorPredictor(Exact):
             places = torch.arange(evidence.shape[-1], device=turns.device) - turns[:, None]
             evidence = evidence.gather(-1, (places % evidence.shape[-1])[:, None].expand_as(evidence))
         logits = evidence.detach() + self.prior
-        posterior, sharp = (_marginals(logits * power, self.poses) for power in (1.0, _SHARPNESS))
-        still = torch.zeros(self.poses, dtype=logits.dtype, device=logits.device)
-        confidence = read(posterior, self.chart, still).confidence
-        pose = read(sharp, self.chart, still).pose
-        return Prediction(pose, confidence, tuple(posterior), evidence if self.poses == 2 else evidence[:, 0])
+        maps = _marginals(torch.stack((logits, logits * _SHARPNESS)), self.poses)  # p and p^4
+        found = self.reader(maps)
+        posterior = tuple(heatmap[0] for heatmap in maps)
+        return Prediction(
+            found.pose[1], found.confidence[0], posterior, evidence if self.poses == 2 else evidence[:, 0]
+        )
 
 
 class _Block(nn.Module):
@@ -147,9 +149,9 @@ def _standardised(images: Tensor, weights: Tensor) -> Tensor:
 
 
 def _marginals(logits: Tensor, poses: int) -> list[Tensor]:
-    """Return the probabilities `(B, samples)` along each pose axis of joint `logits` `(B, H, W)`."""
-    joint = torch.softmax(logits.flatten(1), -1).reshape(logits.shape)
-    return [joint.sum(1), joint.sum(2)][:poses]
+    """Return the probabilities `(..., samples)` along each pose axis of joint `logits` `(..., H, W)`."""
+    joint = torch.softmax(logits.flatten(-2), -1).reshape(logits.shape)
+    return [joint.sum(-2), joint.sum(-1)][:poses]
 
 
 def _prior(chart: Chart, *, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
