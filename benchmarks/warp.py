@@ -1,9 +1,9 @@
-"""Measure group matrices, sampling grids and homography warps on the CPU, and the same warps in kornia.
+"""Measure group matrices, sampling grids and warps on the CPU, and the same warps in kornia and in torch alone.
 
-    python benchmarks/warp.py [--json FILE]
+    python benchmarks/warp.py [--threads 2] [--json FILE]
 
-Both libraries are measured in turns in one process on the same inputs. Compare the ratios; the times depend on the
-machine.
+All implementations are measured in turns in one process on the same inputs. Torch alone, `affine_grid` and
+`grid_sample`, has affine warps only. Compare the ratios; the times depend on the machine.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F  # noqa: N812
+from kornia import __version__ as kornia_version
 from kornia.geometry.transform import homography_warp
 
 import equivariant_transformers as et
@@ -36,19 +38,19 @@ def take_turns(functions: dict[str, Callable[[], object]], rounds: int = 60) -> 
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def homographies(batch: int) -> torch.Tensor:
-    """Return one matrix per image that combines a rotation, a shear and a perspective."""
+def matrices(batch: int, *groups: str) -> torch.Tensor:
+    """Return one matrix per image that combines transformations of the `groups`."""
     theta = torch.linspace(-0.4, 0.4, batch)
-    return (
-        et.group("rotation").matrix(theta) @ et.group("x_shear").matrix(theta) @ et.group("x_perspective").matrix(theta)
-    )
+    product = torch.eye(3)
+    for group in groups:
+        product = product @ et.group(group).matrix(theta)
+    return product
 
 
 def warp_times(shape: tuple[int, int, int, int]) -> dict[str, dict[str, float]]:
-    images, matrix = torch.rand(shape), homographies(shape[0])
+    images = torch.rand(shape)
     size = shape[2:]
     grid = et.chart("log_polar").replace(size=size).grid()
-    leaf = matrix.clone().requires_grad_()
 
     def ours(matrix: torch.Tensor) -> torch.Tensor:
         return et.Warp.projective(matrix).image(images)
@@ -56,17 +58,33 @@ def warp_times(shape: tuple[int, int, int, int]) -> dict[str, dict[str, float]]:
     def kornia(matrix: torch.Tensor) -> torch.Tensor:
         return homography_warp(images, matrix, size, align_corners=True, normalized_homography=True)
 
-    torch.testing.assert_close(ours(matrix), kornia(matrix), rtol=0, atol=1e-4)
+    def alone(matrix: torch.Tensor) -> torch.Tensor:
+        return F.grid_sample(images, F.affine_grid(matrix[:, :2], shape, align_corners=True), align_corners=True)
+
     label = " x ".join(map(str, shape))
-    return {
-        f"warp {label}": take_turns({"ours": lambda: ours(matrix), "kornia": lambda: kornia(matrix)}),
-        f"warp and gradient {label}": take_turns(
-            {"ours": lambda: ours(leaf).sum().backward(), "kornia": lambda: kornia(leaf).sum().backward()}
-        ),
-        f"warp onto a log-polar grid {label}": take_turns(
-            {"ours": lambda: et.Warp.projective(matrix).sample(images, grid)}
-        ),
-    }
+    homographies = matrices(shape[0], "rotation", "x_shear", "x_perspective")
+    affinities = matrices(shape[0], "rotation", "x_shear")
+    found = {}
+    for kind, matrix, others in (
+        ("homographies", homographies, {"kornia": kornia}),
+        ("affine warps", affinities, {"kornia": kornia, "torch": alone}),
+    ):
+        functions = {"ours": ours, **others}
+        for other in others.values():
+            torch.testing.assert_close(ours(matrix), other(matrix), rtol=0, atol=1e-4)
+        leaf = matrix.clone().requires_grad_()
+        found[f"{kind} {label}"] = take_turns({name: partial(run, matrix) for name, run in functions.items()})
+        found[f"{kind}, gradient {label}"] = take_turns(
+            {name: partial(_forward_and_backward, run, leaf) for name, run in functions.items()}
+        )
+    found[f"log-polar grid {label}"] = take_turns(
+        {"ours": lambda: et.Warp.projective(homographies).sample(images, grid)}
+    )
+    return found
+
+
+def _forward_and_backward(run: Callable[[torch.Tensor], torch.Tensor], matrix: torch.Tensor) -> None:
+    run(matrix).sum().backward()
 
 
 def measure() -> dict[str, dict[str, float]]:
@@ -83,16 +101,14 @@ def measure() -> dict[str, dict[str, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
     results = measure()
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; median times in ms")
+    print(f"torch {torch.__version__}, kornia {kornia_version}, {arguments.threads} threads; median times in ms")
     for name, times in results.items():
-        ratio = (
-            f"   kornia {times['kornia']:8.3f}   ratio {times['kornia'] / times['ours']:.2f}"
-            if "kornia" in times
-            else ""
-        )
-        print(f"{name:48s} ours {times['ours']:8.3f}{ratio}")
+        others = [f"{other} {times[other]:8.3f}  ratio {times[other] / times['ours']:.2f}" for other in times]
+        print(f"{name:40s} ours {times['ours']:8.3f}   {'   '.join(others[1:])}".rstrip())
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2) + "\n")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import equivariant_transformers as et
 from equivariant_transformers import Warp
 from equivariant_transformers.geometry.frame import extent, from_pixels, pixel_centres, same_frame, to_pixels
-from equivariant_transformers.geometry.resampling import smooth_for
+from equivariant_transformers.geometry.resampling import smooth, smooth_for
 
 DTYPES = (torch.float32, torch.float64)
 MODES = ("bilinear", "nearest", "bicubic", "sharp_bicubic")
@@ -244,6 +244,23 @@ def test_valid_is_inside_at_the_pixel_centres(size, seed):
 
 
 # Smoothing
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("level", [1, 2, 3])
+@pytest.mark.parametrize("padding", ["border", "zeros"])
+def test_smoothing_is_a_binomial_filter(padding, level, dtype):
+    images = torch.rand(2, 3, 21, 34, dtype=dtype, requires_grad=True)
+    spacing = 2 ** (level - 1)
+    weights = torch.tensor([1, 4, 6, 4, 1], dtype=dtype) / 16
+    kernel = (weights[:, None] * weights).expand(3, 1, 5, 5)
+    wide = F.pad(images, [2 * spacing] * 4, mode="constant" if padding == "zeros" else "replicate")
+    expected = F.conv2d(wide, kernel, dilation=spacing, groups=3)
+    smoothed = smooth(images, level, padding)
+    tolerance = 8 * torch.finfo(dtype).eps
+    torch.testing.assert_close(smoothed, expected, rtol=0, atol=tolerance)
+    gradients = [torch.autograd.grad((part * part.detach()).sum(), images)[0] for part in (smoothed, expected)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=8 * tolerance)
 
 
 def test_smoothing_for_a_grid_is_the_same_in_both_directions():

@@ -1,9 +1,11 @@
 import pytest
 import torch
 from glyphs import glyphs
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import equivariant_transformers as et
 from equivariant_transformers.nn.conv import CentredActivation, ScaleNorm, pad
+from equivariant_transformers.nn.prediction import PoseReader
 from equivariant_transformers.nn.predictors import ConsistentPredictor, DirectPredictor, SoftmaxPredictor
 
 PREDICTORS = pytest.mark.parametrize("predictor", list(et.PREDICTORS))
@@ -137,3 +139,40 @@ def test_the_softmax_predictor_does_not_turn_an_image_that_tells_it_nothing(name
         for weight in predictor.maps.parameters():
             weight.mul_(1e6)  # sure of itself, it goes anywhere
         assert predictor(images).pose[:, 0].abs().max() > 1
+
+
+class Operations(TorchDispatchMode):
+    """Names of the operations that are run."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.add(function.overloadpacket.__name__)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("predictor", ["posterior", "consistent", "softmax"])
+@pytest.mark.parametrize("name", ["rotation", "x_shear", "log_polar"])
+def test_positions_along_the_pose_axes_are_computed_once(name, predictor):
+    layer = et.EquivariantTransformer(name, predictor=predictor, channels=2).eval()
+    images = torch.rand(2, 1, 1, *layer.chart.size)
+    with Operations() as run:
+        layer.predictor(
+            images, **({"valid": torch.ones(1, 1, *layer.chart.size) > 0} if predictor == "posterior" else {})
+        )
+    assert not run.names & {"linspace", "arange", "cos", "sin", "zeros", "lift_fresh"}
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("name", ["rotation", "x_shear", "log_polar"])
+def test_the_centre_of_a_peak_is_minus_its_position(name, stride):
+    chart = et.chart(name)
+    reader = PoseReader(chart, stride).half().double()
+    axes = [axis[::stride] for axis in chart.axes(dtype=torch.float64)[: len(chart.groups)]]
+    maps = [torch.eye(len(axis), dtype=torch.float64)[3:8].expand(2, 5, -1) for axis in axes]
+    found = reader(maps)
+    expected = torch.stack([middle - axis[3:8] for middle, axis in zip(chart.centre, axes, strict=False)], -1)
+    torch.testing.assert_close(found.pose, expected.expand(2, 5, -1), rtol=0, atol=1e-12)
+    torch.testing.assert_close(found.confidence, torch.ones_like(found.pose), rtol=0, atol=1e-5)

@@ -14,12 +14,14 @@ def away_from_zero(value: Tensor) -> Tensor:
 
 
 def can_inspect(tensor: Tensor) -> bool:
-    """Return True if control flow may depend on the values of `tensor`: it is not traced, captured or transformed."""
+    """Return True if control flow may depend on the values of `tensor`.
+
+    The tensor must be on the CPU, since reading a value of another device waits for all its work, and must not be
+    traced or transformed.
+    """
     if torch.compiler.is_compiling() or type(tensor) not in (Tensor, torch.nn.Parameter):
         return False
-    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
-        return False
-    return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return tensor.device.type == "cpu" and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:

@@ -17,7 +17,6 @@ from equivariant_transformers.geometry.frame import extent
 _OUTSIDE = 4.0  # coordinate well outside the image
 _FAR = 1e18  # largest coordinate that grid_sample converts to pixels safely; beyond, it may read out of bounds
 _FRAME = 4  # width in pixels of the frame that a cubic convolution may read around an image
-_BINOMIAL = (1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16)
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # of images
 _LEVELS = 4  # anti-aliasing filters for shrinking by 1, 2, 4 and 8
 
@@ -112,7 +111,7 @@ def _sharp_bicubic(images: Tensor, grid: Tensor, padding: str) -> Tensor:
     first = torch.arange(0, len(pixels), lines * stride, device=images.device).reshape(*shape[:2], 1, 1)
     corner = (first + (row * stride + column)[:, None]).flatten()  # the first of the 4 x 4 pixels, in `pixels`
     right, down = (part[:, None].expand(shape).flatten() for part in (right, down))
-    # Skip samples whose 4 x 4 pixels are all zero.
+    # Skip samples whose 4 x 4 pixels are all zero. Their number is a value, which only a CPU returns without waiting.
     skip = not images.requires_grad and projective.can_inspect(images)
     if skip:
         ink = pixels != 0
@@ -182,8 +181,10 @@ def smooth(images: Tensor, level: int, padding: str = "border") -> Tensor:
     for axis, sides in ((-2, (0, 0, 1, 1)), (-1, (1, 1, 0, 0))):
         around = [2 * spacing * side for side in sides]
         wide = F.pad(images, around, mode="constant" if padding == "zeros" else "replicate")
-        shifted = [wide.narrow(axis, k * spacing, images.shape[axis]) for k in range(5)]
-        images = torch.stack([weight * part for weight, part in zip(_BINOMIAL, shifted, strict=True)]).sum(0)
+        first, second, middle, fourth, last = (wide.narrow(axis, k * spacing, images.shape[axis]) for k in range(5))
+        # Binomial weights. Sums in place take few passes over the image and little memory, which is fast on a CPU.
+        images = (first / 16).add_(second, alpha=4 / 16).add_(middle * (6 / 16))
+        images = images.add_(fourth, alpha=4 / 16).add_(last, alpha=1 / 16)
     return images.to(dtype)
 
 

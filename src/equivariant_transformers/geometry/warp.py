@@ -68,13 +68,14 @@ class Warp:
     def projective(matrix: Tensor) -> Warp:
         """Create the warp of homogeneous matrices `(B, 3, 3)`, or of one matrix `(3, 3)` for any batch.
 
-        The sign of a matrix matters: points mapped to a third coordinate w <= 0 lie beyond the horizon.
+        The sign of a matrix matters: points mapped to a third coordinate w <= 0 lie beyond the horizon. Matrices on the
+        CPU must be invertible; on other devices this is not checked.
         """
         if not isinstance(matrix, Tensor) or matrix.shape[-2:] != (3, 3) or matrix.ndim not in (2, 3):
             given = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
             raise ValueError(f"a projective warp takes matrices of shape (B, 3, 3) or (3, 3), got {given}")
         matrix = as_geometry(matrix)
-        if projective.can_inspect(matrix) and not matrix.is_meta:
+        if projective.can_inspect(matrix):
             check_invertible(matrix.detach())
         return Warp((_without_extremes(matrix),))
 

@@ -189,10 +189,15 @@ class _Stack(nn.Module):
         shape = (images.shape[-2], images.shape[-1])
         size, frame = size or shape, extent(shape)
         square = frame == (1, 1)
-        warp = Warp.identity() if square else Warp.projective(torch.tensor([*frame, 1.0], device=images.device).diag())
+        warp = Warp.identity() if square else Warp.projective(_stretch(*frame, images.device))
         for transformer in self.transformers:
             warp = transformer(images, warp, size)
         return warp
+
+
+def _stretch(x: float, y: float, device: torch.device) -> Tensor:
+    """Return the matrix that multiplies coordinates by `x` and `y`; no number is copied to the device."""
+    return torch.stack([torch.full((), factor, device=device) for factor in (x, y, 1.0)]).diag()
 
 
 class _Transformer(nn.Module):

@@ -13,7 +13,7 @@ from equivariant_transformers.geometry.charts import Chart
 from equivariant_transformers.geometry.projective import at_least_float32
 from equivariant_transformers.nn.buffers import Exact
 from equivariant_transformers.nn.conv import pad
-from equivariant_transformers.nn.prediction import Prediction, check_channels, read
+from equivariant_transformers.nn.prediction import PoseReader, Prediction, check_channels
 from equivariant_transformers.nn.window import distances, window
 
 _ROWS = 8  # rows of the chart that are left when one convolution reads them all
@@ -56,6 +56,7 @@ class PosteriorPredictor(Exact):
         nn.init.zeros_(self.head.weight)
         self.keep_exact("radii", partial(distances, chart))
         self.keep_exact("prior", partial(_prior, chart))
+        self.reader = PoseReader(chart)
 
     def random_turns(self, images: Tensor) -> Tensor | None:
         """Return a random number of samples `(B,)` to shift a periodic pose axis by; None for other charts."""
@@ -78,23 +79,23 @@ class PosteriorPredictor(Exact):
             places = torch.arange(evidence.shape[-1], device=turns.device) - turns[:, None]
             evidence = evidence.gather(-1, (places % evidence.shape[-1])[:, None].expand_as(evidence))
         logits = evidence.detach() + self.prior
-        posterior, sharp = (_marginals(logits * power, self.poses) for power in (1.0, _SHARPNESS))
-        still = torch.zeros(self.poses, dtype=logits.dtype, device=logits.device)
-        confidence = read(posterior, self.chart, still).confidence
-        pose = self._drawn(logits) if self.training else read(sharp, self.chart, still).pose
-        return Prediction(pose, confidence, tuple(posterior), evidence if self.poses == 2 else evidence[:, 0])
+        maps = _marginals(torch.stack((logits, logits * _SHARPNESS)), self.poses)  # p and p^4
+        found = self.reader(maps)
+        posterior = tuple(heatmap[0] for heatmap in maps)
+        pose = self._drawn(logits) if self.training else found.pose[1]
+        return Prediction(pose, found.confidence[0], posterior, evidence if self.poses == 2 else evidence[:, 0])
 
     def _drawn(self, logits: Tensor) -> Tensor:
         """Draw poses `(B, k)` with probabilities proportional to a power of the posterior, between the samples too."""
         noise = -torch.empty_like(logits).exponential_().log()  # Gumbel: the largest sum is a draw
         best = (_DRAWN * logits + noise).flatten(1).argmax(1)
-        width = self.chart.size[1]
-        axes = self.chart.axes(dtype=logits.dtype, device=logits.device)
+        height, width = self.chart.size
         poses = []
-        for axis, indices in zip(range(self.poses), (best % width, best // width), strict=False):
-            spacing = axes[axis][1] - axes[axis][0]
-            offset = spacing * (torch.rand(len(best), dtype=logits.dtype, device=logits.device) - 0.5)
-            poses.append(self.chart.centre[axis] - axes[axis][indices] - offset)
+        for axis, (indices, samples) in enumerate(((best % width, width), (best // width, height))[: self.poses]):
+            low, high = self.chart.ranges[axis]
+            spacing = (high - low) / (samples if self.chart.periodic[axis] else samples - 1)
+            offset = torch.rand(len(best), dtype=logits.dtype, device=logits.device) - 0.5
+            poses.append(self.chart.centre[axis] - low - spacing * (indices + offset))
         return torch.stack(poses, -1)
 
 
@@ -163,9 +164,9 @@ def _standardised(images: Tensor, weights: Tensor) -> Tensor:
 
 
 def _marginals(logits: Tensor, poses: int) -> list[Tensor]:
-    """Return the probabilities `(B, samples)` along each pose axis of joint `logits` `(B, H, W)`."""
-    joint = torch.softmax(logits.flatten(1), -1).reshape(logits.shape)
-    return [joint.sum(1), joint.sum(2)][:poses]
+    """Return the probabilities `(..., samples)` along each pose axis of joint `logits` `(..., H, W)`."""
+    joint = torch.softmax(logits.flatten(-2), -1).reshape(logits.shape)
+    return [joint.sum(-2), joint.sum(-1)][:poses]
 
 
 def _prior(chart: Chart, *, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 from equivariant_transformers.arguments import whole_number
 from equivariant_transformers.geometry.charts import Chart
 from equivariant_transformers.geometry.projective import wrap
+from equivariant_transformers.nn.buffers import Exact
 
 MOST_CHANNELS = 4096
 """Largest number of image channels, and of features of a predictor. Two layers of 4096 have 1.2 GB of weights."""
@@ -36,35 +39,63 @@ def check_channels(**channels: int) -> None:
         whole_number(name, count, most=MOST_CHANNELS)
 
 
-def read(maps: list[Tensor], chart: Chart, bias: Tensor, stride: int = 1, pull: Tensor | None = None) -> Prediction:
-    """Return a prediction from `maps`, one `(B, samples)` per pose axis of `chart`. The poses are their centres."""
-    found = [centre(heatmap, chart, axis, stride, pull) for axis, heatmap in enumerate(maps)]
-    pose, confidence = (torch.stack(column, -1) for column in zip(*found, strict=True))
-    seen = torch.stack([heatmap.sum(-1) for heatmap in maps], -1)  # 0 for an empty image, whose pose is 0
-    pose = pose + bias * seen
-    wrapped = [
-        wrap(column, high - low if periodic else None)
-        for column, (low, high), periodic in zip(pose.unbind(-1), chart.ranges, chart.periodic, strict=False)
-    ]
-    return Prediction(torch.stack(wrapped, -1), confidence, tuple(maps))
+class PoseReader(Exact):
+    """Centres of heat maps along the pose axes of `chart`, of which the maps sample every `stride`-th position."""
+
+    def __init__(self, chart: Chart, stride: int = 1) -> None:
+        super().__init__()
+        self.chart = chart
+        for axis in range(len(chart.groups)):
+            self.keep_exact(f"places{axis}", partial(_places, chart, axis, stride))
+
+    def forward(self, maps: Sequence[Tensor], bias: Tensor | None = None, pull: Tensor | None = None) -> Prediction:
+        """Return a prediction from `maps`, one `(..., samples)` per pose axis. The poses `(..., k)` are their centres.
+
+        Args:
+            maps: heat maps, each with sum 1, or 0 for an empty image.
+            bias: term `(k,)` added to the poses of images that are not empty.
+            pull: weight that is added at pose 0 on a periodic axis.
+        """
+        found = [self._centre(heatmap, axis, pull) for axis, heatmap in enumerate(maps)]
+        pose, confidence = (torch.stack(column, -1) for column in zip(*found, strict=True))
+        if bias is not None:
+            pose = pose + bias * torch.stack([heatmap.sum(-1) for heatmap in maps], -1)
+        wrapped = [
+            wrap(column, high - low if periodic else None)
+            for column, (low, high), periodic in zip(
+                pose.unbind(-1), self.chart.ranges, self.chart.periodic, strict=False
+            )
+        ]
+        return Prediction(torch.stack(wrapped, -1), confidence, tuple(maps))
+
+    def _centre(self, heatmap: Tensor, axis: int, pull: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the pose `(...)` and confidence `(...)` of a `heatmap` `(..., samples)` along a pose axis."""
+        low, high = self.chart.ranges[axis]
+        places = getattr(self, f"places{axis}").to(heatmap.dtype)
+        if self.chart.periodic[axis]:
+            x, y = ((heatmap * place).sum(-1) for place in places.unbind())
+            nowhere = x.square() + y.square() < 1e-10
+            x, y = torch.where(nowhere, 1.0, x), torch.where(nowhere, 0.0, y)
+            ahead = x if pull is None else x + pull
+            angle = torch.atan2(y, ahead)
+            return -angle / _turn(low, high), torch.where(nowhere, 0.0, torch.sqrt(x.square() + y.square()))
+        mean = (heatmap * places).sum(-1)
+        variance = (heatmap * (places - mean[..., None]).square()).sum(-1)
+        spread = torch.sqrt(variance + 1e-12) / ((high - low) / math.sqrt(12))  # 1 for a flat map
+        return -mean, heatmap.sum(-1) * (1 - spread).clamp(0, 1)
 
 
-def centre(heatmap: Tensor, chart: Chart, axis: int, stride: int, pull: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the pose `(B,)` and confidence `(B,)` of a `heatmap` `(B, samples)` along a pose axis of `chart`.
+def _places(
+    chart: Chart, axis: int, stride: int, *, dtype: torch.dtype | None, device: torch.device | str | None
+) -> Tensor:
+    """Return the positions `(samples,)` along a pose axis, or their cosines and sines `(2, samples)` if it wraps."""
+    positions = chart.axes(dtype=dtype, device=device)[axis][::stride] - chart.centre[axis]
+    if not chart.periodic[axis]:
+        return positions
+    angles = _turn(*chart.ranges[axis]) * positions
+    return torch.stack((torch.cos(angles), torch.sin(angles)))
 
-    `pull` is a weight that is added at pose 0 on a periodic axis.
-    """
-    low, high = chart.ranges[axis]
-    positions = chart.axes(dtype=heatmap.dtype, device=heatmap.device)[axis][::stride] - chart.centre[axis]
-    if chart.periodic[axis]:
-        turn = 2 * math.pi / (high - low)
-        x = (heatmap * torch.cos(turn * positions)).sum(-1)
-        y = (heatmap * torch.sin(turn * positions)).sum(-1)
-        nowhere = x.square() + y.square() < 1e-10
-        x, y = torch.where(nowhere, 1.0, x), torch.where(nowhere, 0.0, y)
-        ahead = x if pull is None else x + pull
-        return -torch.atan2(y, ahead) / turn, torch.where(nowhere, 0.0, torch.sqrt(x.square() + y.square()))
-    mean = (heatmap * positions).sum(-1)
-    variance = (heatmap * (positions - mean[:, None]).square()).sum(-1)
-    spread = torch.sqrt(variance + 1e-12) / ((high - low) / math.sqrt(12))  # 1 for a flat map
-    return -mean, heatmap.sum(-1) * (1 - spread).clamp(0, 1)
+
+def _turn(low: float, high: float) -> float:
+    """Return the angle per unit of an axis with this period."""
+    return 2 * math.pi / (high - low)

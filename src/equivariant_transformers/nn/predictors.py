@@ -22,7 +22,7 @@ from equivariant_transformers.nn.buffers import Exact
 from equivariant_transformers.nn.conv import CentredActivation, Evidence, ScaleNorm, pad
 from equivariant_transformers.nn.kernels import Features, operations, plain
 from equivariant_transformers.nn.posterior import PosteriorPredictor
-from equivariant_transformers.nn.prediction import Prediction, check_channels, read
+from equivariant_transformers.nn.prediction import PoseReader, Prediction, check_channels
 from equivariant_transformers.nn.window import distances, window
 
 _FLOOR = 1e-4
@@ -75,6 +75,7 @@ class ConsistentPredictor(Exact):
         self.keep_exact("blur", blur.to)
         self.keep_exact("row_weights", (weights / weights.sum()).to)
         self.keep_exact("radii", partial(distances, chart))
+        self.reader = PoseReader(chart)
 
     def forward(self, images: Tensor, valid: Tensor | None = None) -> Prediction:
         """Return the prediction for images `(B, C, sheets, H, W)`.
@@ -93,7 +94,8 @@ class ConsistentPredictor(Exact):
         for axis, (profile, conv) in enumerate(zip(self._pooled(x), self.maps, strict=True)):
             evidence = conv(_pad_profile(profile, periodic[axis]))[:, 0]  # (B, samples)
             maps.append(_heatmap(evidence, 1 + at_least_float32(self.log_excess[axis]).exp()))
-        return read(maps, self.chart, self.bias)
+        prediction: Prediction = self.reader(maps, self.bias)
+        return prediction
 
     def _pooled(self, x: Tensor) -> list[Tensor]:
         """Return the features `(B, channels, samples)` along each pose axis for the input `x` of the first layer."""
@@ -148,7 +150,7 @@ class SoftmaxPredictor(Exact):
         self.bias = nn.Parameter(torch.zeros(self.poses))
         self.pull = nn.Parameter(torch.tensor(_PULL)) if any(chart.periodic[: self.poses]) else None
         self.keep_exact("widths", chart.pose_widths)
-        self.stride = strides[0] * strides[1]
+        self.reader = PoseReader(chart, strides[0] * strides[1])
 
     def forward(self, images: Tensor) -> Prediction:
         """Return the prediction for images `(B, C, sheets, H, W)`."""
@@ -158,7 +160,8 @@ class SoftmaxPredictor(Exact):
             torch.softmax(conv(_pad_profile(profile, wraps))[:, 0], -1)
             for profile, conv, wraps in zip(pooled, self.maps, self.chart.periodic, strict=False)
         ]  # (B, samples) each
-        return read(maps, self.chart, torch.tanh(self.bias) * self.widths / 2, self.stride, self.pull)
+        prediction: Prediction = self.reader(maps, torch.tanh(self.bias) * self.widths / 2, self.pull)
+        return prediction
 
 
 class DirectPredictor(Exact):
