@@ -137,7 +137,7 @@ def load_canonicalizer(path: str | Path) -> Canonicalizer:
 
 def read_canonicalizer(path: str | Path) -> tuple[Canonicalizer, CanonicalizerCard]:
     """Return the canonicalizer in a file and its card."""
-    tensors, description = checkpoint.read(Path(path))
+    tensors, description = checkpoint.read(Path(path), needs_checksum=True)
     if KEY not in description:
         kind = "a classifier: Classifier.load(path).module.canonicalizer" if "card" in description else "a training run"
         raise checkpoint.CheckpointError(f"{path} does not hold a canonicalizer; it holds {kind}")

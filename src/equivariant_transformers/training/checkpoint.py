@@ -34,12 +34,12 @@ def write(path: Path, tensors: dict[str, Tensor], description: dict[str, Any]) -
         file.write(content)
 
 
-def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read(path: Path, *, needs_checksum: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors (on the CPU) and the description of a file that `write` has written.
 
     Raises:
         CheckpointError: if the file was not written by `write`, or if its content does not match its checksum. Files
-            of version 0.1 have no checksum and are read without this check.
+            of version 0.1 have no checksum and are read without this check, unless `needs_checksum`.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -55,7 +55,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         found = header.get("format", "no format")
         raise CheckpointError(f"{path} was not written by this version of the library: {found}, not {FORMAT}")
     text = header.get("description", "")
-    if "checksum" in header and header["checksum"] != _checksum(tensors, text):
+    if (needs_checksum or "checksum" in header) and header.get("checksum") != _checksum(tensors, text):
         raise CheckpointError(f"{path} is damaged: its content does not match its checksum")
     try:
         description = json.loads(text)
