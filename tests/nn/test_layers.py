@@ -20,6 +20,9 @@ def small_model(predictor="consistent"):
     torch.manual_seed(0)
     backbone = nn.Sequential(nn.Conv2d(1, 10, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten())
     canonicalizer = et.Canonicalizer(STACK, in_channels=1, predictor=predictor, channels=8)
+    if predictor == "posterior":
+        for layer in canonicalizer.layers:
+            nn.init.normal_(layer.predictor.head.weight, std=30.0)
     return et.Canonicalized(backbone, canonicalizer, chart="log_polar").eval()
 
 
@@ -170,7 +173,7 @@ def test_dense_predictions_boxes_and_points_go_back(images):
 # What can be done with it
 
 
-@pytest.mark.parametrize("predictor", ["consistent", "softmax"])
+@pytest.mark.parametrize("predictor", ["consistent", "softmax", "posterior"])
 def test_compile_export_vmap_and_functional_call(images, predictor):
     model = small_model(predictor)
     expected = model(images)

@@ -201,3 +201,16 @@ def test_an_image_without_any_valid_circle_stays():
     out = et.Canonicalizer([out], in_channels=3)(images, mask=mask)
     assert out.pose.abs().max() < 1e-4
     assert out.image.isfinite().all()
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_stack_compiles_in_one_graph(training):
+    canonicalizer = et.Canonicalizer([random_layer(), random_layer("x_shear")], in_channels=3).train(training)
+    images = textures(size=(32, 32))
+    compiled = torch.compile(canonicalizer, fullgraph=True, backend="aot_eager")
+    out = compiled(images)
+    assert out.image.isfinite().all()
+    if not training:  # poses of training are drawn
+        torch.testing.assert_close(out.pose, canonicalizer(images).pose, rtol=0, atol=1e-4)
+    et.alignment_loss(out).backward()
+    assert all(layer.predictor.head.weight.grad is not None for layer in canonicalizer.layers)

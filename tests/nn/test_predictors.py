@@ -90,10 +90,15 @@ def test_predictors_learn(predictor):
     )
     images = glyphs(32)
     target = torch.tensor([[0.3], [-0.2], [0.1], [0.4]])
+    canonicalizer = et.Canonicalizer([layer])
+    start = et.Warp.projective(et.group("x_shear").matrix(target[:, 0]))
     optimiser = torch.optim.Adam(layer.parameters(), lr=3e-3)
     losses = []
     for _ in range(60):
-        loss = (layer(images).pose - target).square().mean()
+        if predictor == "posterior":  # learns from the alignment loss alone
+            loss = et.alignment_loss(canonicalizer(images, start))
+        else:
+            loss = (layer(images).pose - target).square().mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

@@ -24,7 +24,8 @@ def window(chart: Chart, radii: Tensor, valid: Tensor) -> Tensor:
     if not any(chart.periodic):
         return valid.to(radii.dtype)
     around, outwards = (-1, -2) if chart.periodic[0] else (-2, -1)
-    whole = valid.all(around, keepdim=True).to(radii.dtype).cumprod(outwards)  # 1 for circles inside the image
+    cut = 1 - valid.to(radii.dtype).amin(around, keepdim=True)  # 1 for circles that leave the image
+    whole = (cut.cumsum(outwards) == 0).to(radii.dtype)
     radii = radii.narrow(around, 0, 1)
     largest = (radii * whole).amax(outwards, keepdim=True).clamp_min(1e-6)
     return (whole * ((1 - radii / largest) / _FADE).clamp(0, 1)).expand_as(valid)
