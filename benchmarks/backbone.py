@@ -2,8 +2,8 @@
 
     python benchmarks/backbone.py [--threads 2] [--rounds 25] [--out results/backbone_cpu.json]
 
-Networks are measured in turns in one process, and memory in a process per network. Compare the ratios; the times depend
-on the machine.
+Networks are measured in turns. Compare the ratios; the times depend on the machine, and on a busy machine two threads
+wait for each other. Memory is the peak of what torch allocates.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from costs import step_memory
 from torch import Tensor, nn
 
 import equivariant_transformers as et
@@ -34,7 +33,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 TRAINING_BATCH = 16
 ABOUT = (
     "Median milliseconds, and median ratio to the bare network in the same round, of a ResNet-18 (float32, 224 x 224) "
-    "behind layers with the default predictor; memory is what one training step adds to the process, in MiB"
+    "behind layers with the default predictor; memory is the peak that a training step allocates, in MiB"
 )
 
 
@@ -81,7 +80,7 @@ def infer(network: nn.Module, images: Tensor) -> None:
 
 def train(network: nn.Module, images: Tensor) -> None:
     labels = torch.zeros(len(images), dtype=torch.long)
-    network.zero_grad()
+    network.zero_grad(set_to_none=False)
     if not isinstance(network, et.Canonicalized):
         F.cross_entropy(network(images), labels).backward()
         return
@@ -123,15 +122,18 @@ def measure(rounds: int) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def memory() -> dict[str, dict[str, float]]:
-    """Return the memory of a training step of each network, the median of three, and its ratio to the bare network."""
+    """Return the peak memory that a training step of each network allocates, and its ratio to the bare network."""
+    images = torch.rand(TRAINING_BATCH, *IMAGE)
     used = {}
     for name, layers in LAYERS.items():
-        found = [
-            step_memory(partial(make, layers), TRAINING_BATCH, torch.device("cpu"), IMAGE, train) for _ in range(3)
-        ]
-        if None not in found:
-            used[name] = statistics.median(found)
-    return {name: {"mib": found, "ratio": round(found / used["bare"], 3)} for name, found in used.items()}
+        network = make(layers).train()
+        train(network, images[:2])  # allocates the gradients
+        with torch.profiler.profile(profile_memory=True) as profiler:
+            train(network, images)
+        found = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
+        events = sorted((event.start_ns(), event.nbytes()) for event in found if event.name() == "[memory]")
+        used[name] = max(accumulate(size for _, size in events)) / 2**20
+    return {name: {"mib": round(peak, 1), "ratio": round(peak / used["bare"], 3)} for name, peak in used.items()}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Memory and latency of networks."""
+"""Memory and latency of networks for images of 64 x 64 pixels."""
 
 from __future__ import annotations
 
@@ -16,50 +16,38 @@ from torch import Tensor, nn
 _STATUS = Path("/proc/self/status")  # on Linux only
 
 
-def noise(count: int, device: torch.device, shape: tuple[int, ...] = (1, 64, 64)) -> Tensor:
-    return torch.rand(count, *shape, device=device)
+def noise(count: int, device: torch.device) -> Tensor:
+    return torch.rand(count, 1, 64, 64, device=device)
 
 
-def classify(network: nn.Module, images: Tensor) -> None:
-    """Run a forward and backward pass of a classifier."""
-    F.cross_entropy(network(images), torch.zeros(len(images), dtype=torch.long, device=images.device)).backward()
-
-
-def step_memory(
-    make: Callable[[], nn.Module],
-    batch_size: int,
-    device: torch.device,
-    shape: tuple[int, ...] = (1, 64, 64),
-    step: Callable[[nn.Module, Tensor], None] = classify,
-) -> float | None:
-    """Measure the additional memory in MiB of a training `step` of the network that `make` returns.
+def step_memory(make: Callable[[], nn.Module], batch_size: int, device: torch.device) -> float | None:
+    """Measure the additional memory in MiB of a forward and backward pass of the network that `make` returns.
 
     On the CPU it is the resident memory of a separate process; None if the system does not report it.
     """
     if device.type == "cuda":
-        return _step_memory(make, batch_size, device, shape, step)
+        return _step_memory(make, batch_size, device)
     if not _STATUS.exists():
         return None
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["equivariant_transformers.experiments"])
     with ProcessPoolExecutor(1, context, torch.set_num_threads, (torch.get_num_threads(),)) as pool:
-        return pool.submit(_step_memory, make, batch_size, device, shape, step).result()
+        return pool.submit(_step_memory, make, batch_size, device).result()
 
 
-def _step_memory(
-    make: Callable[[], nn.Module],
-    batch_size: int,
-    device: torch.device,
-    shape: tuple[int, ...],
-    step: Callable[[nn.Module, Tensor], None],
-) -> float:
+def _step_memory(make: Callable[[], nn.Module], batch_size: int, device: torch.device) -> float:
     network = make().train()
-    step(network, noise(2, device, shape))  # warm-up: loads and allocates what is needed once
-    images = noise(batch_size, device, shape)
+
+    def step(images: Tensor) -> None:
+        labels = torch.zeros(len(images), dtype=torch.long, device=device)
+        F.cross_entropy(network(images), labels).backward()
+
+    step(noise(2, device))  # warm-up: loads and allocates what is needed once
+    images = noise(batch_size, device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     before, _ = _memory(device)
-    step(network, images)
+    step(images)
     _, peak = _memory(device)
     return round((peak - before) / 2**20, 1)
 
