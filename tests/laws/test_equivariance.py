@@ -56,7 +56,7 @@ def test_poses_do_not_change_when_an_empty_border_is_cropped(name):
     layer = random_layer(name, 0)
     turned = et.Warp.projective(et.group("rotation").matrix(0.7)).image(PICTURES)
     expected = layer(turned).pose
-    for cropped in (turned[:, :, 64:-64], turned[..., 64:-64]):
+    for cropped in (turned[:, :, 40:-40], turned[..., 40:-40]):  # circular orbits fade out close to the border
         torch.testing.assert_close(layer(cropped).pose, expected, rtol=0, atol=1e-3)
 
 

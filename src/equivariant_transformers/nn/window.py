@@ -23,12 +23,11 @@ def window(chart: Chart, radii: Tensor, valid: Tensor) -> Tensor:
     """
     if not any(chart.periodic):
         return valid.to(radii.dtype)
-    around, outwards = (-1, -2) if chart.periodic[0] else (-2, -1)
-    cut = 1 - valid.to(radii.dtype).amin(around, keepdim=True)  # 1 for circles that leave the image
-    whole = (cut.cumsum(outwards) == 0).to(radii.dtype)
-    radii = radii.narrow(around, 0, 1)
-    largest = (radii * whole).amax(outwards, keepdim=True).clamp_min(1e-6)
-    return (whole * ((1 - radii / largest) / _FADE).clamp(0, 1)).expand_as(valid)
+    around, across = (-1, -2) if chart.periodic[0] else (-2, -1)
+    radii = radii.amax(around, keepdim=True)  # of each closed orbit, or circle of rays
+    cut = ~valid.to(radii.dtype).amin(around, keepdim=True).bool()
+    largest = torch.where(cut, radii, radii.amax(across, keepdim=True)).amin(across, keepdim=True).clamp_min(1e-6)
+    return ((1 - radii / largest) / _FADE).clamp(0, 1).expand_as(valid)
 
 
 def distances(chart: Chart, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
