@@ -9,6 +9,7 @@ import sympy as sp
 import torch
 
 import equivariant_transformers as et
+from equivariant_transformers.geometry.frame import pixel_centres
 
 x, y, theta = sp.symbols("x y theta")
 FUNCTIONS = (sp.sin, sp.cos, sp.tan, sp.exp, sp.log, sp.sqrt, sp.atan, sp.tanh, sp.sinh, sp.Abs, sp.sign, sp.floor)
@@ -146,8 +147,8 @@ def test_random_vector_fields_make_finite_images(fuzz):
 
 
 def _centres(dtype):
-    y, x = torch.meshgrid(torch.linspace(-1, 1, 6, dtype=dtype), torch.linspace(-1, 1, 7, dtype=dtype), indexing="ij")
-    return torch.stack((x, y), -1)[None].expand(2, 6, 7, 2)
+    x, y = pixel_centres((6, 7), dtype, "cpu")
+    return torch.stack(torch.broadcast_tensors(x, y), -1).expand(2, 6, 7, 2)
 
 
 def test_random_vector_fields_have_finite_charts(fuzz):
