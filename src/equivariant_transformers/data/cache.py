@@ -79,6 +79,19 @@ def lock(path: Path) -> Iterator[None]:
         yield
 
 
+def read_or_fetch(home: Path, read: Callable[[Path], T], fetch: Callable[[], T]) -> T:
+    """Return `read(home)` or, if files are missing or damaged, `fetch()`, which writes them. One process fetches."""
+    try:
+        return read(home)
+    except (FileNotFoundError, ValueError):
+        pass
+    with lock(home):
+        try:
+            return read(home)  # another process may have fetched it meanwhile
+        except (FileNotFoundError, ValueError):
+            return fetch()
+
+
 def download(
     url: str, path: Path, *, size: int, known_hash: str, timeout: float = 30, progress: Report | None = None
 ) -> None:

@@ -74,7 +74,9 @@ def cifar10(
         seed: random seed for the choice of the images.
         progress: callback that receives the current task and its completed fraction.
     """
-    batches = _cached(cache.root() / "cifar10", progress) if root is None else _read(Path(root))
+    home = cache.root() / "cifar10"
+    fetch = partial(_fetch_into, home, progress)
+    batches = cache.read_or_fetch(home, _read, fetch) if root is None else _read(Path(root))
     images, labels = _join([batches[name] for name in FILES if name != "test_batch.bin"])
     chosen, held = draw(len(labels), examples, validation, seed=seed)
     mean, std = statistics(images[chosen])
@@ -93,20 +95,13 @@ def _join(batches: list[NDArray[np.uint8]]) -> tuple[Tensor, Tensor]:
     return rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0].long()
 
 
-def _cached(home: Path, progress: Report | None) -> Batches:
-    try:
-        return _read(home)
-    except (FileNotFoundError, ValueError):
-        pass
-    with cache.lock(home):
-        try:
-            return _read(home)  # another process may have fetched it meanwhile
-        except (FileNotFoundError, ValueError):
-            batches = _fetch(home, progress)
-            for name, rows in batches.items():
-                with atomic_write(home / name) as file:
-                    file.write(rows.tobytes())
-            return batches
+def _fetch_into(home: Path, progress: Report | None) -> Batches:
+    """Fetch the batches and write them into `home`."""
+    batches = _fetch(home, progress)
+    for name, rows in batches.items():
+        with atomic_write(home / name) as file:
+            file.write(rows.tobytes())
+    return batches
 
 
 def _read(folder: Path) -> Batches:

@@ -93,7 +93,9 @@ def digits(root: str | Path | None = None, *, progress: Report | None = None) ->
     If `root` is given, the digits are read from the four idx files, gzipped or not, in this folder. Otherwise they are
     read from `mnist` in the cache directory, after a download if necessary.
     """
-    arrays = _read(Path(root)) if root is not None else _cached(cache.root() / "mnist", progress)
+    home = cache.root() / "mnist"
+    fetch = partial(_fetch_into, home, progress)
+    arrays = cache.read_or_fetch(home, _read, fetch) if root is None else _read(Path(root))
     train, test = (
         Digits(torch.from_numpy(arrays[f"{split}_images"]), torch.from_numpy(arrays[f"{split}_labels"]).long())
         for split in ("train", "test")
@@ -113,21 +115,14 @@ def mnist(root: str | Path | None = None, *, seed: int = 0, progress: Report | N
     return Splits(train_set.take(order[5_000:]), train_set.take(order[:5_000]), test_set)
 
 
-def _cached(home: Path, progress: Report | None) -> Arrays:
-    try:
-        return _read(home)
-    except (FileNotFoundError, ValueError):
-        pass
-    with cache.lock(home):
-        try:
-            return _read(home)  # another process may have fetched it meanwhile
-        except (FileNotFoundError, ValueError):
-            arrays = _fetch(home, progress)
-            for name, part in PARTS.items():
-                header = bytes([0, 0, 8, len(part.shape)]) + np.array(part.shape, ">u4").tobytes()
-                with atomic_write(home / part.file) as file:
-                    file.write(header + arrays[name].tobytes())
-            return arrays
+def _fetch_into(home: Path, progress: Report | None) -> Arrays:
+    """Fetch the arrays and write them into `home` as idx files."""
+    arrays = _fetch(home, progress)
+    for name, part in PARTS.items():
+        header = bytes([0, 0, 8, len(part.shape)]) + np.array(part.shape, ">u4").tobytes()
+        with atomic_write(home / part.file) as file:
+            file.write(header + arrays[name].tobytes())
+    return arrays
 
 
 def _read(folder: Path) -> Arrays:
