@@ -42,7 +42,7 @@ def alignment_loss(out: Canonicalization) -> Tensor:
     for step in out.steps:
         if step.evidence is not None:
             loss = loss + _cross_entropy(step, before, step.evidence, grid)
-        before = Warp(tuple(part.detach() if isinstance(part, Tensor) else part for part in step.warp.steps))
+        before = step.warp
     if any(step.evidence is None for step in out.steps):
         moved = out.warp.points(grid.expand(out.images.shape[0], -1, -1))
         loss = loss + _WEIGHT * F.smooth_l1_loss(moved, grid.expand_as(moved), beta=_BETA)
@@ -55,7 +55,7 @@ def frame_distance(warp: Warp, images: Tensor) -> Tensor:
     The unit is half the width of the image. A rotation by 15 degrees has a distance of 0.19.
     """
     grid = _grid(images).expand(images.shape[0], -1, -1)
-    return (warp.points(grid) - grid).nan_to_num(1e3).clamp(-1e3, 1e3).square().sum(-1).mean(-1).sqrt()
+    return _mean_square(warp.points(grid) - grid).sqrt()
 
 
 class Aligned(nn.Module):
@@ -95,9 +95,13 @@ def _cross_entropy(step: Step, before: Warp, evidence: Tensor, grid: Tensor) -> 
     undone = remove_pose(chart.groups, candidates).points(grid.expand(len(candidates), -1, -1))  # (K, points, 2)
     with torch.no_grad():
         moved = before.points(undone.reshape(1, -1, 2)).reshape(-1, *undone.shape)  # (B, K, points, 2)
-        distance = (moved - grid).nan_to_num(1e3).clamp(-1e3, 1e3).square().sum(-1).mean(-1)
-        target = torch.softmax(-distance / (2 * _SPREAD**2), -1)
+        target = torch.softmax(-_mean_square(moved - grid) / (2 * _SPREAD**2), -1)
     return -(target * torch.log_softmax(evidence.flatten(1), -1)).sum(-1).mean()
+
+
+def _mean_square(differences: Tensor) -> Tensor:
+    """Return the mean squared length `(...)` of `differences` `(..., points, 2)`, finite beyond the horizon too."""
+    return differences.nan_to_num(1e3).clamp(-1e3, 1e3).square().sum(-1).mean(-1)
 
 
 def _grid(images: Tensor) -> Tensor:
