@@ -90,7 +90,7 @@ def layers(model: Canonicalized, images: Tensor, *, copies: int = 1) -> Figure:
         for column, axis in enumerate(row):
             axis.set_axis_off() if column not in columns else None
         for column, picture in zip(columns, pictures, strict=True):
-            show((picture - low) / (high - low), row[column])
+            show(((picture - low) / (high - low)).clamp(0, 1), row[column])
         row[0].set_ylabel(title, rotation=0, ha="right", va="center", labelpad=8)
     return figure
 

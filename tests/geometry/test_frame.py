@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 
 import equivariant_transformers as et
 from equivariant_transformers import Warp
+from equivariant_transformers.geometry import reduction
 from equivariant_transformers.geometry.frame import extent, from_pixels, pixel_centres, same_frame, to_pixels
-from equivariant_transformers.geometry.resampling import smooth, smooth_for
+from equivariant_transformers.geometry.reduction import Pyramid
+from equivariant_transformers.geometry.resampling import smooth
+from equivariant_transformers.geometry.steps import follow_steps
 
 DTYPES = (torch.float32, torch.float64)
 MODES = ("bilinear", "nearest", "bicubic", "sharp_bicubic")
@@ -146,7 +149,7 @@ def test_a_coarse_prediction_is_restored_to_the_frame_of_the_input(seed, stride)
         for end, side in zip(extent(size), size[::-1], strict=True)
     )
     restored = warp.restore((2 * x - 3 * y[:, None]).expand(2, 1, -1, -1), size=size)
-    source_x, source_y, _ = warp.inverse()._map(*pixel_centres(size, torch.float64, None))
+    source_x, source_y, _ = follow_steps(warp.inverse().steps, *pixel_centres(size, torch.float64, None))
     inside = warp.inverse().valid(size)[:, 0]
     assert inside.float().mean() > 0.2
     torch.testing.assert_close(restored[:, 0][inside], (2 * source_x - 3 * source_y)[inside], rtol=0, atol=1e-9)
@@ -266,6 +269,19 @@ def test_smoothing_is_a_binomial_filter(padding, level, dtype):
 def test_smoothing_for_a_grid_is_the_same_in_both_directions():
     grid = et.chart("rotation").replace(size=(32, 32)).grid()
     wide = torch.rand(1, 1, 40, 128)
-    torch.testing.assert_close(smooth_for(wide, grid), smooth_for(wide.mT, grid).mT)
+    torch.testing.assert_close(Pyramid(wide).smoothed(grid), Pyramid(wide.mT).smoothed(grid).mT)
     padded = F.pad(wide, (0, 0, 44, 44))
-    torch.testing.assert_close(smooth_for(wide, grid)[:, :, 8:-8], smooth_for(padded, grid)[:, :, 52:-52])
+    torch.testing.assert_close(Pyramid(wide).smoothed(grid)[:, :, 8:-8], Pyramid(padded).smoothed(grid)[:, :, 52:-52])
+
+
+def test_a_smoothed_copy_is_computed_once(monkeypatch):
+    levels = []
+    monkeypatch.setattr(reduction, "smooth", lambda images, level: levels.append(level) or smooth(images, level))
+    images = torch.rand(2, 3, 96, 128)
+    stack = et.Canonicalizer(["rotation", "x_shear", "x_perspective"], in_channels=3, channels=4).eval()
+    stack(images)
+    assert levels == [1, 2]  # charts for photographs have 32 rows
+    pyramid = Pyramid(images)
+    for layer in stack.layers:
+        expected = smooth(smooth(images, 1), 2)
+        assert torch.equal(pyramid.smoothed(layer.grid), expected)

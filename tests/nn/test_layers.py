@@ -10,6 +10,7 @@ from torch import nn
 
 import equivariant_transformers as et
 from equivariant_transformers.geometry import resampling
+from equivariant_transformers.geometry.reduction import Pyramid
 from equivariant_transformers.nn import TTA, Augmentation, Augmented, ChartSampler
 
 CUDA = pytest.mark.cuda
@@ -74,7 +75,7 @@ def test_later_layers_see_what_earlier_ones_did(images):
     canonicalizer.fill = 0.0
     out = canonicalizer(images)
     after_first = first(images).warp
-    torch.testing.assert_close(second.predict(images, after_first, 0.0).pose, out.pose[:, 1:])
+    torch.testing.assert_close(second.predict(Pyramid(images), after_first, 0.0).pose, out.pose[:, 1:])
 
 
 def test_passes_run_the_stack_on_its_own_result(images):
@@ -214,7 +215,7 @@ def radial_lens_formula():
 def test_the_geometry_keeps_its_precision_when_the_weights_change_theirs(images, dtype):
     torch.manual_seed(0)
     layer = et.EquivariantTransformer("rotation", channels=8).eval()
-    expected, confidence, *_ = layer.predict(images, et.Warp.identity(), 0.0)
+    expected, confidence, *_ = layer.predict(Pyramid(images), et.Warp.identity(), 0.0)
     clear = confidence > 0.05  # one of the glyphs looks nearly the same from every side
     layer = layer.to(dtype)
     assert layer.grid.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)

@@ -36,7 +36,8 @@ def check_points(points: Any, columns: int) -> None:
 def checked_size(size: Any) -> tuple[int, int]:
     """Return `size` as a tuple (height, width); raise a ValueError if it is not a valid size."""
     try:
-        height, width = (count.__index__() for count in size)
+        # A compiler's symbolic numbers have no index.
+        height, width = size if torch.compiler.is_compiling() else (count.__index__() for count in size)
     except (AttributeError, TypeError, ValueError, RuntimeError):
         raise ValueError(f"a size is (height, width), two whole numbers, got {quote(size)}") from None
     if height < 0 or width < 0 or height * width > _MOST_PIXELS:

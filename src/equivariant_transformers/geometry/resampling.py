@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -186,18 +185,6 @@ def smooth(images: Tensor, level: int, padding: str = "border") -> Tensor:
         images = (first / 16).add_(second, alpha=4 / 16).add_(middle * (6 / 16))
         images = images.add_(fourth, alpha=4 / 16).add_(last, alpha=1 / 16)
     return images.to(dtype)
-
-
-def smooth_for(images: Tensor, grid: Tensor) -> Tensor:
-    """Smooth `images` `(B, C, H, W)` to the resolution of a `grid` `(..., h, w, 2)` over [-1, 1] x [-1, 1].
-
-    The smoothing is the same everywhere and in all directions, because a filter that follows the spacing of the grid
-    does not move with the content.
-    """
-    finer = max(max(images.shape[-2:]) / min(grid.shape[-3:-1]), 1.0)
-    for level in range(1, 1 + math.floor(math.log2(finer))):
-        images = smooth(images, level)
-    return images
 
 
 def _blurred(images: Tensor, padding: str) -> Tensor:

@@ -7,13 +7,14 @@ the warp, and `warp.points(points)` maps points found in the output back to the 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from equivariant_transformers.geometry import kernels, projective
+from equivariant_transformers.geometry import projective, sampler
 from equivariant_transformers.geometry.checks import (
     as_geometry,
     check_dense,
@@ -21,23 +22,22 @@ from equivariant_transformers.geometry.checks import (
     check_points,
     checked_size,
 )
-from equivariant_transformers.geometry.flows import Flow, far, follow
+from equivariant_transformers.geometry.flows import Flow
 from equivariant_transformers.geometry.frame import Size, extent, from_pixels, pixel_centres, same_frame, to_pixels
-from equivariant_transformers.geometry.resampling import Sampling, check_images, resample
+from equivariant_transformers.geometry.resampling import Sampling, check_images
+from equivariant_transformers.geometry.sampler import Target
+from equivariant_transformers.geometry.steps import (
+    FlowStep,
+    Step,
+    batch_size,
+    check_batches,
+    coordinate_dtype,
+    follow_steps,
+    numbers,
+)
 from equivariant_transformers.text import quote
 
 _SMALL = 1e-18  # a matrix is divided by its largest entry if this entry lies outside [_SMALL, 1 / _SMALL]
-
-
-@dataclass(frozen=True, eq=False)
-class FlowStep:
-    """Step of a warp that is not a matrix: `flow(theta, points)` with theta `(B,)` or `()`."""
-
-    flow: Flow
-    theta: Tensor
-
-    def inverse(self) -> FlowStep:
-        return FlowStep(self.flow, -self.theta)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class Warp:
     tensor([-1., 0.])
     """
 
-    steps: tuple[Tensor | FlowStep, ...] = ()
+    steps: tuple[Step, ...] = ()
     """Matrices `(B, 3, 3)` or `(3, 3)` and flow steps; the last step is applied to a point first."""
 
     @staticmethod
@@ -108,7 +108,7 @@ class Warp:
         steps = list(self.steps)
         for step in other.steps:
             for earlier in self.steps:
-                _check_batches(earlier, step)
+                check_batches(earlier, step)
             last = steps[-1] if steps else None
             if isinstance(step, Tensor) and isinstance(last, Tensor):
                 steps[-1] = projective.product(last, step)
@@ -131,7 +131,7 @@ class Warp:
         if size is not None:
             size = checked_size(size)
             return to_pixels(self.points(from_pixels(points, size)), size)
-        x, y, _ = self._map(*points.unbind(-1))
+        x, y, _ = follow_steps(self.steps, *points.unbind(-1))
         return torch.stack((x, y), -1)
 
     def visible(self, points: Tensor) -> Tensor:
@@ -140,7 +140,7 @@ class Warp:
         A point that a flow moves out of the plane, or to a coordinate of a million or more, is not visible.
         """
         self._check_points(points, 2)
-        visible = self._map(*points.unbind(-1))[2]
+        visible = follow_steps(self.steps, *points.unbind(-1))[2]
         return visible.expand(torch.broadcast_shapes(visible.shape, points.shape[:-1]))  # type: ignore[no-untyped-call]
 
     def inside(self, points: Tensor, size: Size) -> Tensor:
@@ -150,10 +150,9 @@ class Warp:
         `visible` is not inside.
         """
         check_points(points, 2)
-        x, y, visible = self._map(*points.to(torch.promote_types(points.dtype, self._dtype()))[None].unbind(-1))
-        limit = 1 + 16 * torch.finfo(x.dtype).eps
-        right, bottom = extent(checked_size(size))
-        return visible & (x.abs() <= limit * right) & (y.abs() <= limit * bottom)
+        points = points.to(torch.promote_types(points.dtype, coordinate_dtype(self.steps)))
+        x, y, visible = follow_steps(self.steps, *points[None].unbind(-1))
+        return sampler.inside(x, y, visible, extent(checked_size(size)))
 
     def boxes(self, boxes: Tensor, *, size: Size | None = None) -> Tensor:
         """Return the axis-aligned hulls in the input frame of `boxes` `(B, ..., 4)` as (left, top, right, bottom).
@@ -172,7 +171,7 @@ class Warp:
         across, down = left + (right - left) * share, top + (bottom - top) * share
         x = torch.cat((across, right.expand_as(down), right + left - across, left.expand_as(down)), -1)
         y = torch.cat((top.expand_as(across), down, bottom.expand_as(across), bottom + top - down), -1)
-        x, y, visible = self._map(x, y)
+        x, y, visible = follow_steps(self.steps, x, y)
         low = torch.stack((x.amin(-1), y.amin(-1)), -1)
         high = torch.stack((x.amax(-1), y.amax(-1)), -1)
         bounded = visible.all(-1)[..., None]
@@ -197,10 +196,9 @@ class Warp:
         check_dense(images, "images")
         check_images(images)
         own = (images.shape[-2], images.shape[-1])
-        if size is None:
-            return self._picture(images, own, extent(own), **sampling)
-        size = checked_size(size)
-        return self._picture(images, size, extent(size if same_frame(size, own) else own), **sampling)
+        size = own if size is None else checked_size(size)
+        frame = size if same_frame(size, own) else own
+        return sampler.sample(self.steps, images, Target(None, size, frame), **sampling)[0]
 
     def sample(
         self,
@@ -212,16 +210,19 @@ class Warp:
 
         With the points of `Chart.grid` the result is the warped image in the chart, with the sheets on the third axis.
         """
-        check_dense(images, "images")
-        check_images(images)
-        check_points(points, 2)
-        if points.ndim < 3:
-            raise ValueError(f"sample needs points of shape (..., h, w, 2), got {tuple(points.shape)}")
-        matrix = self._matrix_for_kernel(images, points) if sampling.keys() <= {"fill"} else None
-        if matrix is not None:
-            return _sample_in_one_kernel(images, matrix, points, sampling.get("fill", 0.0))
-        x, y, visible = self._map(*points.to(self._dtype(images))[None].unbind(-1))
-        return resample(images, x, y, visible, **sampling)
+        return sampler.sample(self.steps, images, _on_points(images, points), **sampling)[0]
+
+    def sample_valid(
+        self, images: Tensor, points: Tensor, mask: Tensor | None = None, **sampling: Unpack[Sampling]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the result of `sample`, and the mask `(B or 1, ..., h, w)` of the samples that show the picture.
+
+        A sample shows the picture if its point is `inside` the images, and inside `mask` `(B, 1, H, W)` where given.
+        """
+        target = _on_points(images, points)._replace(wants_valid=True, mask=mask)
+        samples, valid = sampler.sample(self.steps, images, target, **sampling)
+        assert valid is not None
+        return samples, valid
 
     def mask(self, masks: Tensor, *, size: Size | None = None) -> Tensor:
         """Resample label maps `(B, C, H, W)` of any dtype by the warp, with nearest neighbour and 0 outside.
@@ -234,7 +235,7 @@ class Warp:
     def valid(self, size: Size, device: torch.device | str | None = None) -> Tensor:
         """Return a mask `(B, 1, *size)` of the output pixels inside the input image and in front of the horizon."""
         size = checked_size(size)
-        centres = torch.broadcast_tensors(*pixel_centres(size, self._dtype(), device or self._device()))  # type: ignore[no-untyped-call]
+        centres = torch.broadcast_tensors(*pixel_centres(size, coordinate_dtype(self.steps), device or self._device()))  # type: ignore[no-untyped-call]
         return self.inside(torch.stack(centres, -1)[0], size)[:, None]
 
     def restore(self, prediction: Tensor, *, size: Size | None = None, **sampling: Unpack[Sampling]) -> Tensor:
@@ -247,43 +248,16 @@ class Warp:
         check_dense(prediction, "predictions")
         if not prediction.is_floating_point():
             sampling = {"mode": "nearest"}
-        numbers = _as_numbers(prediction)
-        check_images(numbers)
+        labels = _as_numbers(prediction)
+        check_images(labels)
         size = (prediction.shape[-2], prediction.shape[-1]) if size is None else checked_size(size)
-        return self.inverse()._picture(numbers, size, extent(size), **sampling).to(prediction.dtype)
-
-    def _picture(self, images: Tensor, size: Size, frame: tuple[float, float], **sampling: Unpack[Sampling]) -> Tensor:
-        """Resample `images` that span `frame` to a picture of `size`."""
-        x, y = pixel_centres(size, self._dtype(images), images.device)
-        source_x, source_y, visible = self._map(x, y)
-        result = resample(images, source_x, source_y, visible, frame=frame, **sampling)
-        if size != images.shape[-2:]:
-            return result
-        # A pixel that maps exactly to itself keeps its exact value, with the gradient of the interpolation.
-        fixed = (visible & (source_x == x) & (source_y == y))[:, None]
-        exact = images.detach() + (result - result.detach()) if result.requires_grad else images
-        return torch.where(fixed, exact, result)
-
-    def _matrix_for_kernel(self, images: Tensor, points: Tensor) -> Tensor | None:
-        """Return the matrix for the GPU kernel of `sample`; None for flows or images that require gradients."""
-        if images.requires_grad or not kernels.can_take(images):
-            return None
-        if len(self.steps) > 1 or any(isinstance(step, FlowStep) for step in self.steps):
-            return None
-        matrix = self.matrix if self.steps else torch.eye(3, device=images.device)
-        fits = matrix.ndim == 2 or matrix.shape[0] in (1, images.shape[0])
-        narrow = all(tensor.dtype == torch.float32 for tensor in (images, points, matrix))
-        return matrix if fits and narrow and images.shape[0] > 0 else None
-
-    def _dtype(self, images: Tensor | None = None) -> torch.dtype:
-        """Return the dtype of the coordinates: float64 if the warp or the images are float64, else float32."""
-        tensors = [step if isinstance(step, Tensor) else step.theta for step in self.steps]
-        wide = any(tensor.dtype == torch.float64 for tensor in (*tensors, *([] if images is None else [images])))
-        return torch.float64 if wide else torch.float32
+        return sampler.sample(self.inverse().steps, labels, Target(None, size, size), **sampling)[0].to(
+            prediction.dtype
+        )
 
     def _device(self) -> torch.device:
         for step in self.steps:
-            return step.device if isinstance(step, Tensor) else step.theta.device
+            return numbers(step).device
         return torch.device("cpu")
 
     def _check_points(self, points: Tensor, columns: int) -> None:
@@ -291,35 +265,11 @@ class Warp:
         check_points(points, columns)
         sets = points.shape[0] if points.ndim > 1 else 1
         for step in self.steps:
-            warps = _batch(step)
+            warps = batch_size(step)
             if sets != warps and 1 not in (sets, warps):
                 raise ValueError(
                     f"points or boxes for {sets} images and {warps} warps: the counts must be equal, or one of them 1"
                 )
-
-    def _map(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Map points (x, y), batch first, to the input frame, with the mask of points in front of the horizon."""
-        dimensions = max(x.ndim, y.ndim)
-        visible = torch.ones((), dtype=torch.bool, device=x.device)
-        for step in reversed(self.steps):
-            numbers = step.theta if isinstance(step, FlowStep) else step
-            if numbers.is_meta != x.is_meta and (numbers.is_meta or numbers.ndim in (1, 3)):
-                raise TypeError("either the warp or what it maps is on the meta device, where it has no values")
-            if isinstance(step, FlowStep):
-                theta = step.theta.reshape(-1, *[1] * (dimensions - 1)) if step.theta.ndim else step.theta
-                points = torch.stack(torch.broadcast_tensors(x, y), -1)  # type: ignore[no-untyped-call]
-                moved_x, moved_y = follow(step.flow, theta, points).unbind(-1)
-                stays = torch.maximum(moved_x.abs(), moved_y.abs()) < far(moved_x)
-                visible = visible & stays
-                x, y = torch.where(stays, moved_x, x), torch.where(stays, moved_y, y)
-            else:
-                matrix = step.reshape(-1, *[1] * (dimensions - 1), 3, 3) if step.ndim == 3 else step
-                x, y, w = projective.homogeneous(matrix, x, y)
-                in_front = w > torch.finfo(w.dtype).eps * matrix[..., 2, :].abs().sum(-1)
-                visible = visible & in_front
-                w = torch.where(in_front, w, 1)
-                x, y = x / w, y / w
-        return x, y, visible
 
 
 def _as_numbers(labels: Tensor) -> Tensor:
@@ -329,32 +279,16 @@ def _as_numbers(labels: Tensor) -> Tensor:
     return labels.to(torch.float64 if labels.dtype.itemsize >= 4 else torch.float32)
 
 
-def _sample_in_one_kernel(images: Tensor, matrix: Tensor, points: Tensor, fill: float | Tensor) -> Tensor:
-    from equivariant_transformers.geometry.kernels import sampling
-
-    batch, channels = images.shape[:2]
-    if not isinstance(fill, Tensor):
-        fill = images.new_full((batch, channels, 1, 1), fill)
-    sampled: Tensor = sampling.sample(
-        images.contiguous(),
-        matrix.expand(batch, 3, 3).contiguous(),
-        points.reshape(-1, 2).contiguous(),
-        fill.to(images.dtype).expand(batch, channels, 1, 1).reshape(batch, channels).contiguous(),
-    )
-    return sampled.reshape(batch, channels, *points.shape[:-1])
-
-
-def _batch(step: Tensor | FlowStep) -> int:
-    """Number of warps in `step`; 1 for a step that is the same for any batch."""
-    if isinstance(step, FlowStep):
-        return step.theta.shape[0] if step.theta.ndim else 1
-    return step.shape[0] if step.ndim == 3 else 1
-
-
-def _check_batches(left: Tensor | FlowStep, right: Tensor | FlowStep) -> None:
-    many, more = _batch(left), _batch(right)
-    if many != more and 1 not in (many, more):
-        raise ValueError(f"cannot compose {many} warps with {more}: the counts must be equal, or one of them 1")
+def _on_points(images: Tensor, points: Tensor) -> Target:
+    """Return `points` `(..., h, w, 2)` as the target of sampling `images`, after checking both."""
+    check_dense(images, "images")
+    check_images(images)
+    check_points(points, 2)
+    if points.ndim < 3:
+        raise ValueError(f"sample needs points of shape (..., h, w, 2), got {tuple(points.shape)}")
+    columns = points.shape[-2]
+    rows = math.prod(points.shape[:-2])
+    return Target(points, (rows, columns), (images.shape[-2], images.shape[-1]))
 
 
 def _without_extremes(matrix: Tensor) -> Tensor:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-from equivariant_transformers.geometry.resampling import smooth_for
-from equivariant_transformers.geometry.warp import FlowStep, Warp
+from equivariant_transformers.geometry.reduction import Pyramid
+from equivariant_transformers.geometry.steps import FlowStep
+from equivariant_transformers.geometry.warp import Warp
 
 if TYPE_CHECKING:
     from equivariant_transformers.nn.layers import Layer
@@ -109,7 +110,7 @@ class Canonicalization:
 
     def on(self, grid: Tensor) -> Tensor:
         """Return the canonical images at the points of `grid` `(..., h, w, 2)`, sampled once from the input."""
-        return sample_on(self.images, self.warp, grid, self.fill)
+        return sample_on(Pyramid(self.images), self.warp, grid, self.fill)
 
     def after(self, steps: int) -> Canonicalization:
         """Return the result of the first `steps` steps.
@@ -125,11 +126,21 @@ class Canonicalization:
         return torch.cat(parts, -1) if parts else self.images.new_zeros(self.images.shape[0], 0)
 
 
-def sample_on(images: Tensor, warp: Warp, grid: Tensor, fill: float | Tensor) -> Tensor:
-    """Sample `images` through `warp` at `grid` `(..., h, w, 2)`. Images finer than the grid are smoothed first."""
+def sample_on(images: Pyramid, warp: Warp, grid: Tensor, fill: float | Tensor) -> Tensor:
+    """Sample `images` through `warp` at `grid` `(..., h, w, 2)`. Images finer than the grid are smoothed."""
+    _check_device(images.images, grid)
+    return warp.sample(images.smoothed(grid), grid, fill=fill)
+
+
+def sample_valid_on(images: Pyramid, warp: Warp, grid: Tensor, fill: float | Tensor) -> tuple[Tensor, Tensor]:
+    """Return the result of `sample_on`, and the mask `(B or 1, ..., h, w)` of the samples that show the picture."""
+    _check_device(images.images, grid)
+    return warp.sample_valid(images.smoothed(grid), grid, images.mask, fill=fill)
+
+
+def _check_device(images: Tensor, grid: Tensor) -> None:
     if images.device != grid.device:
         raise ValueError(f"the images are on {images.device} and the layer is on {grid.device}: move either with .to()")
-    return warp.sample(smooth_for(images, grid), grid, fill=fill)
 
 
 # torch.export needs these registrations to pass or return a canonicalization.

@@ -15,18 +15,17 @@ from equivariant_transformers.geometry.atlas import chart as find_chart
 from equivariant_transformers.geometry.charts import Chart
 from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.geometry.motion import group_warp, remove_pose
+from equivariant_transformers.geometry.reduction import Pyramid
 from equivariant_transformers.geometry.resampling import check_images, outside
 from equivariant_transformers.geometry.warp import Warp
 from equivariant_transformers.nn.buffers import Exact
-from equivariant_transformers.nn.canonicalization import Canonicalization, Step, sample_on
+from equivariant_transformers.nn.canonicalization import Canonicalization, Step, sample_on, sample_valid_on
 from equivariant_transformers.nn.posterior import PosteriorPredictor
 from equivariant_transformers.nn.prediction import Prediction, check_channels
 from equivariant_transformers.nn.predictors import PREDICTORS, DirectPredictor, SoftmaxPredictor
 from equivariant_transformers.text import quote
 
 PoseRange = tuple[float, float]
-
-_UNCERTAIN = 1e-3  # largest share of masked pixels in a valid sample
 
 
 class ChartGrid(Exact):
@@ -58,7 +57,8 @@ class ChartSampler(ChartGrid):
     def forward(self, images: Tensor) -> Tensor:
         """Return samples `(B, C * sheets, *chart.size)` of images `(B, C, H, W)`."""
         check_images(images)
-        return sample_on(images, Warp.identity(), self.grid, outside(images, self.fill)).flatten(1, 2)
+        fill = outside(images, self.fill)
+        return sample_on(Pyramid(images), Warp.identity(), self.grid, fill).flatten(1, 2)
 
 
 class _Transformer(ChartGrid):
@@ -86,12 +86,9 @@ class _Transformer(ChartGrid):
         self.fill = check_fill(fill)
         self.keep_exact("widths", chart.pose_widths)
 
-    def predict(self, images: Tensor, warp: Warp, fill: float | Tensor, mask: Tensor | None = None) -> Prediction:
-        """Return the prediction for `images` `(B, C, H, W)` sampled through `warp`.
-
-        `mask` `(B, 1, H, W)` is True where the images show the picture; None if they show it everywhere.
-        """
-        prediction = self._read(images, warp, fill, mask)
+    def predict(self, images: Pyramid, warp: Warp, fill: float | Tensor) -> Prediction:
+        """Return the prediction for `images` sampled through `warp`."""
+        prediction = self._read(images, warp, fill)
         if not isinstance(prediction, Prediction):
             raise TypeError(f"the predictor of a layer must return a Prediction, got a {type(prediction).__name__}")
         if self.pose_ranges is None:
@@ -99,35 +96,42 @@ class _Transformer(ChartGrid):
         columns = zip(prediction.pose.unbind(-1), self.pose_ranges, strict=True)
         return prediction._replace(pose=torch.stack([column.clamp(*limits) for column, limits in columns], -1))
 
-    def _read(self, images: Tensor, warp: Warp, fill: float | Tensor, mask: Tensor | None) -> Any:
+    def _read(self, images: Pyramid, warp: Warp, fill: float | Tensor) -> Any:
         """Return the output of the predictor.
 
-        In training, a `PosteriorPredictor` reads an image of pixels in which the content is turned by a random amount,
-        and subtracts the amount. If the chart were sampled from the input, its pixel grid would be turned together with
-        the content, and the predictor would learn to read the angle of the grid.
+        A `PosteriorPredictor` reads a reduced copy of large images, whose pixels are not much closer to each other than
+        the samples of the chart. In training, it reads an image of pixels in which the content is moved by a small warp
+        that does not change the pose (`Nuisance`) and turned by a random amount, and subtracts the amount. If the chart
+        were sampled from the input, its pixel grid would be turned together with the content, and the predictor would
+        learn to read the angle of the grid.
         """
-        options: dict[str, Tensor | None] = {}
-        if getattr(self.predictor, "needs_valid", False):
-            if self.training and isinstance(self.predictor, PosteriorPredictor):
-                turns = options["turns"] = self.predictor.random_turns(images)
-                if turns is not None:
-                    low, high = self.sampled.ranges[0]
-                    theta = turns.to(torch.float32) * ((high - low) / self.grid.shape[-2])
-                    warp = warp.compose(group_warp(self.chart.groups[0], theta))
-                options["valid"] = self._valid(images, warp, mask) & self._valid(images, Warp.identity(), None)
-                images, warp = warp.image(images, fill=fill), Warp.identity()
-            else:
-                options["valid"] = self._valid(images, warp, mask)
-        seen = sample_on(images, warp, self.grid, fill)
+        if not getattr(self.predictor, "needs_valid", False):
+            return self._predicted(sample_on(images, warp, self.grid, fill))
+        if isinstance(self.predictor, PosteriorPredictor):
+            images, to_reduced = images.reduced()
+            warp = to_reduced.compose(warp)
+        if not isinstance(self.predictor, PosteriorPredictor) or not self.training:
+            seen, valid = sample_valid_on(images, warp, self.grid, fill)
+            return self._predicted(seen, valid=valid)
+        warp = warp.compose(self.predictor.nuisance.random(images.images))
+        turns = self.predictor.random_turns(images.images)
+        if turns is not None:
+            low, high = self.sampled.ranges[0]
+            theta = turns.to(torch.float32) * ((high - low) / self.grid.shape[-2])
+            warp = warp.compose(group_warp(self.chart.groups[0], theta))
+        rendered = Pyramid(warp.image(images.images, fill=fill))
+        seen, valid = sample_valid_on(rendered, Warp.identity(), self.grid, fill)
+        return self._predicted(seen, valid=valid & self._valid(images, warp), turns=turns)
+
+    def _predicted(self, seen: Tensor, **options: Tensor | None) -> Any:
         weight = next(self.predictor.parameters(), seen)
         return self.predictor(seen.to(weight.dtype), **options)
 
-    def _valid(self, images: Tensor, warp: Warp, mask: Tensor | None) -> Tensor:
+    def _valid(self, images: Pyramid, warp: Warp) -> Tensor:
         """Return the mask `(B or 1, sheets, h, w)` of the samples of the chart that show the picture."""
-        valid = warp.inside(self.grid, (images.shape[-2], images.shape[-1]))
-        if mask is None:
-            return valid
-        return valid & (warp.sample(mask.to(self.grid.dtype), self.grid)[:, 0] > 1 - _UNCERTAIN)
+        if images.mask is None:
+            return warp.inside(self.grid, (images.images.shape[-2], images.images.shape[-1]))
+        return warp.sample_valid(images.mask.to(self.grid.dtype), self.grid, images.mask)[1]
 
     def forward(self, images: Tensor) -> Canonicalization:
         """Return the canonicalization of images `(B, C, H, W)`."""
@@ -252,9 +256,9 @@ def run_layers(
     `mask` `(B, 1, H, W)` is False for padding; None if there is none.
     """
     steps: list[Step] = []
-    warp = start
+    warp, pyramid = start, Pyramid(images, mask)
     for layer in layers:
-        pose, confidence, heatmaps, evidence = layer.predict(images, warp, fill, mask)
+        pose, confidence, heatmaps, evidence = layer.predict(pyramid, warp, fill)
         if min_confidence is not None:
             pose = pose * (confidence / min_confidence).clamp(max=1)
         if pose_noise:

@@ -13,6 +13,7 @@ from equivariant_transformers.geometry.charts import Chart
 from equivariant_transformers.geometry.projective import at_least_float32
 from equivariant_transformers.nn.buffers import Exact
 from equivariant_transformers.nn.conv import pad
+from equivariant_transformers.nn.nuisance import Nuisance
 from equivariant_transformers.nn.prediction import PoseReader, Prediction, check_channels
 from equivariant_transformers.nn.window import distances, window
 
@@ -57,6 +58,7 @@ class PosteriorPredictor(Exact):
         self.keep_exact("radii", partial(distances, chart))
         self.keep_exact("prior", partial(_prior, chart))
         self.reader = PoseReader(chart)
+        self.nuisance = Nuisance(chart.groups)
 
     def random_turns(self, images: Tensor) -> Tensor | None:
         """Return a random number of samples `(B,)` to shift a periodic pose axis by; None for other charts."""

@@ -11,11 +11,16 @@ DEVICES = ("cuda",)
 """Device types that kernels are launched on. Tests add the CPU, where Triton interprets the kernels."""
 
 
-def can_take(images: Tensor) -> bool:
-    """Return True if kernels can be launched on `images`: on a GPU with Triton, outside export and torch.func."""
+def can_take(images: Tensor, *others: Tensor) -> bool:
+    """Return True if kernels can be launched on these tensors: on a GPU with Triton, outside export and torch.func.
+
+    An exported program consists of torch operations, so that it can be converted and run without this library.
+    """
     if not (images.device.type in DEVICES and HAS_TRITON) or torch.compiler._is_exporting_flag:
         return False
-    return torch.compiler.is_compiling() or not torch._C._functorch.is_functorch_wrapped_tensor(images)
+    if torch.compiler.is_compiling():
+        return True
+    return not any(map(torch._C._functorch.is_functorch_wrapped_tensor, (images, *others)))
 
 
 def on_device(tensor: Tensor) -> contextlib.AbstractContextManager[object]:

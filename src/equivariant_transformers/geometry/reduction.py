@@ -1,0 +1,81 @@
+"""Smoothed and smaller copies of images, for grids that are coarser than their pixels."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from equivariant_transformers.geometry.frame import Size
+from equivariant_transformers.geometry.resampling import smooth
+from equivariant_transformers.geometry.warp import Warp
+
+SIDE = 64
+"""Least number of pixels along the shorter side of a reduced image."""
+
+
+class Pyramid:
+    """Images `(B, C, H, W)` with copies for coarser grids. Each copy is computed once, when it is needed.
+
+    `mask` `(B, 1, H, W)` is True where the images show the picture; None if they show it everywhere.
+    """
+
+    def __init__(self, images: Tensor, mask: Tensor | None = None) -> None:
+        self.images = images
+        self.mask = mask
+        self._smoothed = [images]
+        self._reduced: tuple[Pyramid, Warp] | None = None
+
+    def smoothed(self, grid: Tensor) -> Tensor:
+        """Return the images smoothed to the resolution of a `grid` `(..., h, w, 2)` over [-1, 1] x [-1, 1].
+
+        The smoothing is the same everywhere and in all directions, because a filter that follows the spacing of the
+        grid does not move with the content.
+        """
+        finer = max(max(self.images.shape[-2:]) / min(grid.shape[-3:-1]), 1.0)
+        level = math.floor(math.log2(finer))
+        while len(self._smoothed) <= level:
+            self._smoothed.append(smooth(self._smoothed[-1], len(self._smoothed)))
+        return self._smoothed[level]
+
+    def reduced(self) -> tuple[Pyramid, Warp]:
+        """Return the reduced images and mask, and the warp from the coordinates of the images to theirs."""
+        if self._reduced is None:
+            images, mask, warp = reduce(self.images, self.mask)
+            self._reduced = (self if images is self.images else Pyramid(images, mask), warp)
+        return self._reduced
+
+
+def reduce(images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None, Warp]:
+    """Return reduced images and mask, and the warp from the coordinates of the images to those of the reduced images.
+
+    Blocks of pixels are averaged: 2 x 2 pixels from 128 along the shorter side, 4 x 4 from 256, and so on. A block of
+    the mask is True if all of its pixels are. Smaller images are returned unchanged.
+
+    >>> reduce(torch.rand(1, 3, 300, 400), None)[0].shape
+    torch.Size([1, 3, 75, 100])
+    """
+    size = (images.shape[-2], images.shape[-1])
+    block = 2 ** max(0, (min(size) // SIDE).bit_length() - 1)
+    if block == 1:
+        return images, mask, Warp.identity()
+    smaller = F.avg_pool2d(images, block, ceil_mode=True, count_include_pad=False)
+    if mask is not None:
+        mask = F.max_pool2d((~mask).to(images.dtype), block, ceil_mode=True) == 0
+    return smaller, mask, _to_reduced(size, block, images.device)
+
+
+def _to_reduced(size: Size, block: int, device: torch.device) -> Warp:
+    """Return the warp that maps the coordinates of an image of `size` to those of the image of its blocks.
+
+    It differs from the identity because the ends of [-1, 1] are the centres of the outer pixels or blocks.
+    """
+    height, width = (-(-side // block) for side in size)
+    intervals = block * (max(height, width) - 1)  # of a pixel, between the centres of the outer blocks
+    matrix = torch.eye(3, device=device)
+    matrix[:2] *= (max(size) - 1) / intervals
+    matrix[0, 2] = (size[1] - block * width) / intervals
+    matrix[1, 2] = (size[0] - block * height) / intervals
+    return Warp((matrix,))
