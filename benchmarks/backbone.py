@@ -1,6 +1,6 @@
-"""Measure the cost of layers in front of a ResNet-18 on the CPU: inference, a training step, and its memory.
+"""Measure the cost of layers in front of a ResNet-18: inference, a training step, and its memory.
 
-    python benchmarks/backbone.py [--threads 2] [--rounds 25] [--out results/backbone_cpu.json]
+    python benchmarks/backbone.py [--device cuda] [--precision bfloat16] [--compile] [--out results/backbone_cpu.json]
 
 Networks are measured in turns. Compare the ratios; the times depend on the machine, and on a busy machine two threads
 wait for each other. Memory is the peak of what torch allocates.
@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
-import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate, pairwise
@@ -21,6 +18,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from turns import machine, take_turns
 
 import equivariant_transformers as et
 
@@ -29,11 +27,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "bare": (),
     "one layer": ("rotation",),
     "two layers": ("rotation", "x_shear"),
+    "four layers": ("rotation", "x_shear", "x_perspective", "y_perspective"),
 }
-TRAINING_BATCH = 16
 ABOUT = (
-    "Median milliseconds, and median ratio to the bare network in the same round, of a ResNet-18 (float32, 224 x 224) "
-    "behind layers with the default predictor; memory is the peak that a training step allocates, in MiB"
+    "Median milliseconds, and median ratio to the bare network in the same round, of a ResNet-18 (224 x 224) "
+    "behind layers; memory is the peak that a training step allocates, in MiB"
 )
 
 
@@ -66,68 +64,72 @@ def resnet18(classes: int = 1000) -> nn.Sequential:
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes))
 
 
-def make(layers: tuple[str, ...]) -> nn.Module:
+def make(layers: tuple[str, ...], predictor: str = "posterior") -> nn.Module:
     """Return a ResNet-18, behind a canonicalizer if there are `layers`."""
     torch.manual_seed(0)
     backbone = resnet18()
-    return et.Canonicalized(backbone, et.Canonicalizer(layers, in_channels=3)) if layers else backbone
+    return (
+        et.Canonicalized(backbone, et.Canonicalizer(layers, in_channels=3, predictor=predictor)) if layers else backbone
+    )
 
 
-def infer(network: nn.Module, images: Tensor) -> None:
-    with torch.inference_mode():
+def infer(network: nn.Module, images: Tensor, precision: torch.dtype) -> None:
+    with torch.inference_mode(), autocast(images, precision):
         network(images)
 
 
-def train(network: nn.Module, images: Tensor) -> None:
-    labels = torch.zeros(len(images), dtype=torch.long)
+def train(network: nn.Module, images: Tensor, precision: torch.dtype = torch.float32) -> None:
+    labels = torch.zeros(len(images), dtype=torch.long, device=images.device)
     network.zero_grad(set_to_none=False)
-    if not isinstance(network, et.Canonicalized):
-        F.cross_entropy(network(images), labels).backward()
-        return
-    out = network.canonicalizer(images)
-    (F.cross_entropy(network.read(out), labels) + et.alignment_loss(out)).backward()
+    with autocast(images, precision):
+        if isinstance(network, et.Canonicalized):
+            out = network.canonicalizer(images)
+            loss = F.cross_entropy(network.read(out), labels) + et.alignment_loss(out)
+        else:
+            loss = F.cross_entropy(network(images), labels)
+    loss.backward()
 
 
-def take_turns(functions: dict[str, Callable[[], None]], rounds: int) -> dict[str, dict[str, float]]:
-    """Call the functions in turns; return median milliseconds and the median ratio to the first in the same round."""
-    times: dict[str, list[float]] = {name: [] for name in functions}
-    for turn in range(2 + rounds):
-        for name, function in functions.items():
-            start = time.perf_counter()
-            function()
-            if turn >= 2:
-                times[name].append(1e3 * (time.perf_counter() - start))
-    base = next(iter(times.values()))
-    return {
-        name: {
-            "ms": round(statistics.median(taken), 2),
-            "ratio": round(statistics.median(one / other for one, other in zip(taken, base, strict=True)), 3),
-        }
-        for name, taken in times.items()
+def autocast(images: Tensor, precision: torch.dtype) -> torch.autocast:
+    return torch.autocast(images.device.type, precision, enabled=precision != torch.float32)
+
+
+def measure(given: argparse.Namespace) -> dict[str, dict[str, dict[str, float]]]:
+    """Return times and ratios of inference with both batch sizes, and of a training step with the larger one."""
+    precision, found = getattr(torch, given.precision), {}
+
+    def networks() -> dict[str, nn.Module]:
+        return {name: make(layers, given.predictor).to(given.device) for name, layers in LAYERS.items()}
+
+    def called(function: Callable[..., None]) -> Callable[..., None]:
+        return torch.compile(function, dynamic=True) if given.compile else function
+
+    evaluated = {name: network.eval() for name, network in networks().items()}
+    for batch in given.batches:
+        images = torch.rand(batch, *IMAGE, device=given.device)
+        functions = {name: partial(called(infer), network, images, precision) for name, network in evaluated.items()}
+        rounds = 8 * given.rounds if batch == 1 else given.rounds
+        found[f"inference, batch {batch}"] = take_turns(functions, rounds, given.device)
+    functions = {
+        name: partial(called(train), network.train(), images, precision) for name, network in networks().items()
     }
-
-
-def measure(rounds: int) -> dict[str, dict[str, dict[str, float]]]:
-    found = {}
-    evaluated = {name: make(layers).eval() for name, layers in LAYERS.items()}
-    for batch in (1, 16):
-        images = torch.rand(batch, *IMAGE)
-        functions = {name: partial(infer, network, images) for name, network in evaluated.items()}
-        found[f"inference, batch {batch}"] = take_turns(functions, 8 * rounds if batch == 1 else rounds)
-    trained = {name: make(layers).train() for name, layers in LAYERS.items()}
-    images = torch.rand(TRAINING_BATCH, *IMAGE)
-    functions = {name: partial(train, network, images) for name, network in trained.items()}
-    found[f"training step, batch {TRAINING_BATCH}"] = take_turns(functions, max(3, rounds // 3))
+    found[f"training step, batch {batch}"] = take_turns(functions, max(3, given.rounds // 3), given.device)
     return found
 
 
-def memory() -> dict[str, dict[str, float]]:
+def memory(batch: int, predictor: str, device: str) -> dict[str, dict[str, float]]:
     """Return the peak memory that a training step of each network allocates, and its ratio to the bare network."""
-    images = torch.rand(TRAINING_BATCH, *IMAGE)
+    images = torch.rand(batch, *IMAGE, device=device)
     used = {}
     for name, layers in LAYERS.items():
-        network = make(layers).train()
+        network = make(layers, predictor).to(device).train()
         train(network, images[:2])  # allocates the gradients
+        if device.startswith("cuda"):
+            torch.cuda.reset_peak_memory_stats(device)
+            before = torch.cuda.memory_allocated(device)
+            train(network, images)
+            used[name] = (torch.cuda.max_memory_allocated(device) - before) / 2**20
+            continue
         with torch.profiler.profile(profile_memory=True) as profiler:
             train(network, images)
         found = profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
@@ -138,27 +140,30 @@ def memory() -> dict[str, dict[str, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--batches", type=int, nargs=2, help="batch sizes; by default 1 and 16, on a GPU 1 and 64")
+    parser.add_argument("--predictor", default="posterior")
+    parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--compile", action="store_true", help="compile inference and training")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=25, help="measurements of inference with 16 images")
-    parser.add_argument("--out", type=Path, default=Path("results/backbone_cpu.json"))
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    times, used = measure(arguments.rounds), memory()
+    parser.add_argument("--rounds", type=int, default=25, help="measurements of inference with the larger batch")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    given.batches = given.batches or ([1, 64] if given.device.startswith("cuda") else [1, 16])
+    torch.set_num_threads(given.threads)
+    setting = {"about": ABOUT, **machine(given.device), "predictor": given.predictor}
+    setting |= {"precision": given.precision, "compiled": given.compile}
+    times, used = measure(given), memory(given.batches[1], given.predictor, given.device)
     for what, row in times.items():
         print(
-            f"{what:28s}" + "   ".join(f"{name} {one['ms']:8.1f} ms {one['ratio']:.2f}x" for name, one in row.items())
+            f"{what:28s}" + "   ".join(f"{name} {one['ms']:8.2f} ms {one['ratio']:.2f}x" for name, one in row.items())
         )
     print(
         f"{'memory of a training step':28s}"
         + "   ".join(f"{name} {one['mib']:8.1f} MiB {one['ratio']:.2f}x" for name, one in used.items())
     )
-    setting = {
-        "about": ABOUT,
-        "processor": platform.machine(),
-        "threads": arguments.threads,
-        "torch": torch.__version__,
-    }
-    arguments.out.write_text(json.dumps({**setting, "times": times, "memory": used}, indent=1) + "\n")
+    if given.out:
+        given.out.write_text(json.dumps({**setting, "times": times, "memory": used}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
