@@ -244,6 +244,8 @@ def test_the_page_runs(weights, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     shutil.copy(ROOT / "hubconf.py", tmp_path)
     shutil.copy(weights / "other.safetensors", tmp_path / "model.safetensors")
+    for file in SHIPPED.glob("upright.*"):
+        shutil.copy(file, weights)
     for block in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "pretrained.md").read_text(), re.DOTALL):
         exec(compile(block, "docs/pretrained.md", "exec"), {})
     assert (tmp_path / "folder" / "README.md").exists()

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from equivariant_transformers import data, viz
 from equivariant_transformers.data.files import atomic_write
@@ -18,7 +18,10 @@ from equivariant_transformers.experiments import results, rotation
 from equivariant_transformers.experiments.paper import EXPERIMENTS
 from equivariant_transformers.experiments.report import cell_records
 from equivariant_transformers.geometry import atlas
-from equivariant_transformers.hub.zoo import find
+from equivariant_transformers.geometry.groups import group
+from equivariant_transformers.geometry.warp import Warp
+from equivariant_transformers.hub.zoo import find, pretrained
+from equivariant_transformers.nn.canonicalizer import Canonicalized, Canonicalizer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +36,8 @@ SHOWN, VERSIONS = (0, 1, 4, 15), 3
 """Test digits in the figure of predicted transformations, and the number of copies of each."""
 HOUSES = range(12)
 """Test images of SVHN in the figure of its layers."""
+PHOTOGRAPHS, ANGLES = range(1, 6), (0.0, 75.0, -160.0)
+"""Test images of CIFAR-10 in the figure of a canonicalizer, and the angles by which each is turned, in degrees."""
 
 
 Cells = dict[tuple[str, str], list[results.Record]]
@@ -128,8 +133,21 @@ def house_numbers(root: Path, path: Path) -> None:
     _draw_layers(find("svhn"), test.images[list(HOUSES)], 1, path)
 
 
+def photographs(root: Path, path: Path) -> None:
+    """Draw test photographs of CIFAR-10 at several angles, before and after the pretrained canonicalizer."""
+    test = data.cifar10(1).test
+    model = Canonicalized(nn.Identity(), cast(Canonicalizer, pretrained("upright")))
+    images = test.images[list(PHOTOGRAPHS)].repeat_interleave(len(ANGLES), 0) / 255
+    turn = Warp.projective(group("rotation").matrix(torch.tensor(ANGLES).deg2rad().repeat(len(PHOTOGRAPHS))))
+    _save_layers(model, turn.image(images), len(ANGLES), path)
+
+
 def _draw_layers(classifier: Classifier, images: Tensor, copies: int, path: Path) -> None:
-    figure = viz.layers(classifier.module, classifier.normalise(images), copies=copies)
+    _save_layers(classifier.module, classifier.normalise(images), copies, path)
+
+
+def _save_layers(model: Canonicalized, images: Tensor, copies: int, path: Path) -> None:
+    figure = viz.layers(model, images, copies=copies)
     with atomic_write(path) as file:
         figure.savefig(file, dpi=110, format="png")
 
@@ -142,6 +160,7 @@ FIGURES: dict[str, Callable[[Path, Path], None]] = {
     "figure-data": dataset,
     "figure-transformations": transformations,
     "figure-svhn": house_numbers,
+    "figure-photographs": photographs,
 }
 """Functions that draw each figure from the folder of results into a PNG file, by name."""
 
