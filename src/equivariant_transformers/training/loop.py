@@ -55,6 +55,8 @@ def train(
     finally:
         for run in runs:
             run.optimization.close()
+            for loader in (run.job.train, run.job.validation, run.job.test):
+                loader.close()
 
 
 def _run_epochs(
