@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from photos import write_folder, write_table
 
 from equivariant_transformers.cli import main
 from equivariant_transformers.data import from_folder
-from equivariant_transformers.data.stored import Stored
+from equivariant_transformers.data.stored import Stored, UnreadableError
 from equivariant_transformers.training import CHECKPOINT, Config, Stopped, checkpoint, train
 from equivariant_transformers.training.aligning import NO_NETWORK, make_alignment_job
 from equivariant_transformers.training.job import make_job
@@ -116,18 +117,28 @@ def test_canonicalizers_learn_from_streamed_images(folder):
 @pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(file.read_bytes()[:60])])
 def test_a_file_that_breaks_during_training_is_named(tmp_path, damage):
     folder = write_folder(tmp_path / "photos", 60)
+    whole = make_job(CONFIG, splits(folder, 1))
+    train([whole])
+    saved = shutil.copytree(folder, tmp_path / "saved")
+
+    def break_all(progress):
+        if (progress.epoch, progress.step) == (1, 1):
+            for file in folder.rglob("*.png"):
+                damage(file)
+
     job = make_job(CONFIG, splits(folder, 0), directory=tmp_path / "run")
-    source = job.train.loader.dataset.images.source
-    broken = source.files[int(job.train.loader.dataset.images.places[0])][0]
-    content = broken.read_bytes()
-    damage(broken)
-    with pytest.raises(RuntimeError, match=rf"{broken} can no longer be read \(.+\): restore it") as error:
-        train([job])
+    with pytest.raises(UnreadableError, match=r"photos/\w+/\d+\.png can no longer be read \(.+\): restore it") as error:
+        train([job], report=break_all)
     assert "\n" not in str(error.value)
     del error
     assert children() == []
-    broken.write_bytes(content)
-    train([job])
+    description = checkpoint.read(tmp_path / "run" / CHECKPOINT)[1]
+    assert description["epoch"] == 1
+    assert description["step"] >= 1
+    shutil.copytree(saved, folder, dirs_exist_ok=True)
+    resumed = make_job(CONFIG, splits(folder, 0), directory=tmp_path / "run")
+    train([resumed])
+    assert_same(weights(whole), weights(resumed))
 
 
 def test_the_command_prints_the_budget_and_gives_the_same_result(tmp_path, capsys):

@@ -7,7 +7,7 @@ import math
 import os
 import signal
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -21,8 +21,13 @@ from torch.utils.data import DataLoader, Dataset
 from equivariant_transformers.text import visible
 
 _MOST_WORKERS = 8
-_SURVEYED = 64  # images that a worker decodes at a time
+_PIECE = 64  # images that a worker decodes at a time, at most
+_IN_FLIGHT = 2**21  # bytes of these images; each worker has up to three such pieces in shared memory
 _T = TypeVar("_T")
+
+
+class UnreadableError(RuntimeError):
+    """Error for an image that could be read before and can no longer be read."""
 
 
 class Source(Protocol):
@@ -98,34 +103,40 @@ def survey(
     Returns:
         The readable images, their class numbers `(N,)`, and the other images as (index, reason).
     """
-    starts = range(0, len(source), _SURVEYED)
-    rows = (torch.arange(start, min(start + _SURVEYED, len(source))) for start in starts)
+    starts = range(0, len(source), _PIECE)
+    rows = (torch.arange(start, min(start + _PIECE, len(source))) for start in starts)
     facts, failures = [], []
     for found_facts, found_failures in in_workers(partial(_survey, source), rows):
         if found_failures and not skip:
             raise ValueError(found_failures[0][1])
         facts.append(found_facts)
         failures += found_failures
-        report(min(_SURVEYED * len(facts), len(source)) / len(source))
+        report(min(_PIECE * len(facts), len(source)) / len(source))
     found = torch.cat(facts) if facts else torch.zeros(0, 2 * source.shape[0] + 3, dtype=torch.long)
     return Stored(source=source, places=found[:, 0], facts=found[:, 2:]), found[:, 1].clone(), failures
 
 
-def read_batches(images: Pixels, rows: Iterable[Tensor]) -> Iterator[Tensor]:
+def read_batches(images: Pixels, rows: Tensor | Sequence[Tensor]) -> Iterator[Tensor]:
     """Yield the images at each row of indices, uint8 `(B, C, H, W)`.
 
     Images that are not in memory are decoded ahead by worker processes, and yielded in memory of the CPU. An image that
-    can no longer be read raises a RuntimeError with its name.
+    can no longer be read raises an `UnreadableError` with its name.
     """
     if isinstance(images, Tensor):
         yield from (images[row] for row in rows)
         return
-    chosen = (images.places[row.cpu()] for row in rows)
-    for pixels in in_workers(partial(_pixels, images.source), chosen, pin=images.device.type == "cuda"):
-        yield _checked(pixels)
+    size = max(1, min(_PIECE, _IN_FLIGHT // math.prod(images.source.shape)))
+    pieces = (piece for row in rows for piece in torch.split(images.places[row.cpu()], size))
+    decoded = in_workers(partial(_pixels, images.source), pieces)
+    pinned = images.device.type == "cuda"
+    for row in rows:
+        batch = torch.empty((len(row), *images.source.shape), dtype=torch.uint8, pin_memory=pinned)
+        for part in torch.split(batch, size):
+            part.copy_(_checked(next(decoded)))
+        yield batch
 
 
-def in_workers(work: Callable[[list[int]], _T], rows: Iterable[Tensor], *, pin: bool = False) -> Iterator[_T]:
+def in_workers(work: Callable[[list[int]], _T], rows: Iterable[Tensor]) -> Iterator[_T]:
     """Yield `work(row)` for each row, in order, computed ahead by the worker processes of a `DataLoader`.
 
     The workers end with the iterator. They ignore Ctrl-C, which the main process handles. The random numbers of the
@@ -138,7 +149,6 @@ def in_workers(work: Callable[[list[int]], _T], rows: Iterable[Tensor], *, pin: 
         num_workers=workers(),
         collate_fn=_as_it_is,
         worker_init_fn=_ignore_interrupts,
-        pin_memory=pin,
         generator=torch.Generator(),
     )
     yield from loader
@@ -206,7 +216,7 @@ def _pixels(source: Source, places: list[int]) -> Tensor | str:
 
 def _checked(pixels: Tensor | str) -> Tensor:
     if isinstance(pixels, str):
-        raise RuntimeError(f"{pixels}: restore it; a run with a checkpoint then resumes")
+        raise UnreadableError(f"{pixels}: restore it and run the same command again, which resumes a saved run")
     return pixels
 
 
