@@ -10,7 +10,7 @@ from bounded import run_bounded
 from photos import write_folder
 from PIL import Image
 
-from equivariant_transformers.data import from_folder
+from equivariant_transformers.data import BufferedLoader, Loader, from_folder
 from equivariant_transformers.data.stored import read_batches, workers
 
 READ = """
@@ -53,6 +53,20 @@ def test_rows_of_any_length_are_read_in_order(tmp_path):
     assert torch.equal(streamed.subset(resident.new_ones(42) > 0)[:], resident)
     with pytest.raises(IndexError):
         streamed[1000]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_processes_share_streamed_batches(tmp_path, rank):
+    folder = write_folder(tmp_path, 30)
+    plain, ahead = (
+        Loader(from_folder(folder, memory=memory).train, batch_size=8, rank=rank, world_size=2) for memory in (1, 0)
+    )
+    ahead = BufferedLoader(ahead)
+    for order in (ahead.epoch(2), ahead.in_order()[0]):
+        ahead.start(order)
+        for indices in order:
+            ahead.advance()
+            assert all(map(torch.equal, ahead.batch(indices), plain.batch(indices)))
 
 
 def test_processes_share_the_workers(monkeypatch):

@@ -14,7 +14,7 @@ import torch
 from photos import write_folder, write_table
 
 from equivariant_transformers.cli import main
-from equivariant_transformers.data import from_folder
+from equivariant_transformers.data import Splits, from_folder
 from equivariant_transformers.data.stored import Stored, UnreadableError
 from equivariant_transformers.training import CHECKPOINT, Config, Stopped, checkpoint, train
 from equivariant_transformers.training.aligning import NO_NETWORK, make_alignment_job
@@ -61,6 +61,17 @@ def test_streamed_images_train_to_the_same_bits(folder, transform):
     figures = [[(e["loss"], e["validation_error"]) for e in result.history] for result in (resident, streamed)]
     assert figures[0] == figures[1]
     assert resident.test_error == streamed.test_error
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("transform", [None, lambda images: wobble(images.cpu()).to(images.device)])
+def test_streamed_images_train_on_a_gpu(folder, transform):
+    found = []
+    for memory in (1, 0):
+        parts = Splits(*(part.to("cuda") for part in splits(folder, memory)))
+        found.append(train([make_job(CONFIG.replace(device="cuda"), parts, transform=transform)])[0])
+    losses = [[entry["loss"] for entry in result.history] for result in found]
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
 
 
 def test_a_transform_acts_in_training_only(folder):
