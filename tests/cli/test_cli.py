@@ -707,7 +707,9 @@ def test_data(et, tmp_path):
     listed = {entry["name"]: entry for entry in json.loads(et("data", "list", "--json").out)}
     assert listed["blank"]["present"]
     assert "30 train" in et("data", "fetch", "blank", "--option", "examples=30").out
-    assert et("data", "show", "blank", "--out", tmp_path / "sheet.png").out == f"{tmp_path / 'sheet.png'}\n"
+    shown = et("data", "show", "blank", "--out", tmp_path / "sheet.png").out.splitlines()
+    assert shown[0].split() == ["class", "train", "validation", "test"]
+    assert shown[-1] == str(tmp_path / "sheet.png")
     assert et("data", "fetch", "blank", "--option", "fail=no", code=1).err == "error: the disk said no\n"
 
 
