@@ -716,7 +716,9 @@ def test_data(et, tmp_path):
     listed = {entry["name"]: entry for entry in json.loads(et("data", "list", "--json").out)}
     assert listed["blank"]["present"]
     assert "30 train" in et("data", "fetch", "blank", "--option", "examples=30").out
-    assert et("data", "show", "blank", "--out", tmp_path / "sheet.png").out == f"{tmp_path / 'sheet.png'}\n"
+    shown = et("data", "show", "blank", "--out", tmp_path / "sheet.png").out.splitlines()
+    assert shown[0].split() == ["class", "train", "validation", "test"]
+    assert shown[-1] == str(tmp_path / "sheet.png")
     assert et("data", "fetch", "blank", "--option", "fail=no", code=1).err == "error: the disk said no\n"
 
 
@@ -746,7 +748,7 @@ def test_info(et, tmp_path, monkeypatch):
         ("predict --qqqq", 2, "No such option: --qqqq. Try et predict --help"),
         ("train", 2, "nothing to train on"),
         ("train mnits", 2, "unknown preset 'mnits'. Did you mean 'mnist'?"),
-        ("train ./no/such/folder", 2, "there is no folder ./no/such/folder"),
+        ("train ./no/such/folder", 2, "there is no folder or CSV file ./no/such/folder"),
         ("train mnist --layers x_sheer", 2, "unknown chart 'x_sheer'. Did you mean 'x_shear'?"),
         ("train mnist --chart polar", 2, "unknown chart 'polar'"),
         ("train mnist --augment rotatoin=1", 2, "unknown group 'rotatoin'. Did you mean 'rotation'?"),

@@ -7,10 +7,11 @@ from collections.abc import Collection
 from typing import Any
 
 from equivariant_transformers.data.folder import TEST, VALIDATION
-from equivariant_transformers.data.tree import scan, usual_side
+from equivariant_transformers.data.registry import is_own
+from equivariant_transformers.data.table import find_images
+from equivariant_transformers.data.tree import usual_side
 from equivariant_transformers.training import Config
 from equivariant_transformers.training.aligning import default_augment
-from equivariant_transformers.training.job import is_folder
 
 _STEPS = 6_000  # of training, if this takes 20 to 300 epochs
 _UPRIGHT = ("cifar10", "svhn", "svhn-extra")  # data sets of photographs, whose images are upright
@@ -25,7 +26,7 @@ def align(config: Config, given: Collection[str]) -> Config:
     epoch is kept, because errors on upright validation images do not measure such a layer. SVHN, which the paper trains
     without augmentation, is trained with the alignment loss if there is an augmentation.
     """
-    photographs = is_folder(config.dataset) or config.dataset == "cifar10"
+    photographs = is_own(config.dataset) or config.dataset == "cifar10"
     if not config.layers or not (photographs or config.dataset in _UPRIGHT):
         return config
     free = "predictor" not in given or config.predictor == "posterior"
@@ -45,7 +46,7 @@ def fill_in(config: Config, given: Collection[str]) -> Config:
     fields = {"size", *choose(1, 1)}
     if fields <= set(given):
         return config
-    parts = scan(config.dataset).parts
+    parts = find_images(config.dataset).parts
     files = len(parts["train"])
     shares = {part: share for part, share in (("validation", VALIDATION), ("test", TEST)) if part not in parts}
     images = max(1, round((1 - sum(shares.values())) * files))

@@ -13,14 +13,14 @@ from equivariant_transformers.cli import console, models
 from equivariant_transformers.cli.data import AcceptOtherFiles
 from equivariant_transformers.data import ImageSet
 from equivariant_transformers.data.cache import Report
+from equivariant_transformers.data.registry import find_data, is_own
+from equivariant_transformers.data.stored import read_batches
 from equivariant_transformers.hub.classifier import Classifier
 from equivariant_transformers.training import memory
 from equivariant_transformers.training.job import (
     evaluation_batch,
-    find_data,
     find_device,
     hash_labels,
-    is_folder,
     load_data,
     place,
 )
@@ -29,7 +29,8 @@ from equivariant_transformers.training.job import (
 def evaluate_model(
     model: Annotated[str, typer.Argument(help=models.HELP)],
     dataset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Data set or folder of images; the model's own by default.")
+        str | None,
+        typer.Option(metavar="NAME", help="Data set, folder of images or CSV file; the model's own by default."),
     ] = None,
     accept_other_files: AcceptOtherFiles = False,
     tta: Annotated[int | None, typer.Option(metavar="N", help=models.TTA)] = None,
@@ -82,7 +83,7 @@ def load_test_images(
     config = card.config.replace(dataset=dataset or card.config.dataset, copies=1, size=None)  # the card has the size
     if dataset not in (None, card.config.dataset):
         config = config.replace(examples=None)
-    folder = is_folder(config.dataset)
+    folder = is_own(config.dataset)
     shape = {"size": card.size, "channels": card.in_channels} if folder else {}
     splits = load_data(
         config, classifier.scale.device, accept_other_files=accept_other_files, progress=progress, **shape
@@ -106,8 +107,10 @@ def count_answers(classifier: Classifier, images: ImageSet, progress: Report, *,
     """Return the confusion matrix: a row per true class, a column per predicted class."""
     classes = len(images.classes)
     answers, seen = torch.zeros(classes * classes, dtype=torch.long, device=images.labels.device), 0
-    for batch, labels in zip(*(torch.split(part, batch_size) for part in (images.images, images.labels)), strict=True):
-        answers += torch.bincount(classes * labels + classifier(batch).argmax(1), minlength=len(answers))
+    rows = torch.split(torch.arange(len(images), device=images.labels.device), batch_size)
+    for row, batch in zip(rows, read_batches(images.images, rows), strict=True):
+        labels, found = images.labels[row], classifier(batch.to(images.labels.device)).argmax(1)
+        answers += torch.bincount(classes * labels + found, minlength=len(answers))
         seen += len(labels)
         progress("classifying", seen / len(images))
     return answers.reshape(classes, classes)

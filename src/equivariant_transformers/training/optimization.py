@@ -22,7 +22,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Batches(Protocol):
-    """Interface of a loader for training, implemented by `data.Loader`."""
+    """Interface of a loader for training, implemented by `data.Loader` and `data.BufferedLoader`."""
 
     def __len__(self) -> int: ...
     def epoch(self, number: int) -> Tensor:
@@ -31,8 +31,17 @@ class Batches(Protocol):
     def in_order(self) -> tuple[Tensor, Tensor]:
         """Return indices `(steps, batch)` that cover every image, and a mask of the indices to count."""
 
+    def start(self, order: Tensor) -> None:
+        """Begin to prepare the batches at `order` `(steps, batch)`, for one `advance` each."""
+
+    def advance(self) -> None:
+        """Make the next of these batches available to `batch`."""
+
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return the images and labels at `indices` `(batch,)`."""
+
+    def close(self) -> None:
+        """End what `start` has begun."""
 
 
 class Evaluation:
@@ -46,7 +55,9 @@ class Evaluation:
         self.position = torch.zeros((), dtype=torch.long, device=self.indices.device)
         self.mistakes = torch.zeros_like(self.position)
         self.module.eval()
-        self.replay = Replay(self._count, self.indices.device, capture=capture, restore=self._rewind)
+        self.replay = Replay(
+            self._count, self.indices.device, capture=capture, prepare=loader.advance, restore=self._rewind
+        )
 
     @torch.no_grad()
     def _count(self) -> None:
@@ -66,6 +77,7 @@ class Evaluation:
         self.module.eval()
         _join(self.replay.stream)
         self._rewind()
+        self.loader.start(self.indices)
         _join(self.replay.stream)
         for _ in range(self.indices.shape[0]):
             self.replay()
@@ -122,7 +134,8 @@ class Optimization:
         """Network to evaluate: `module`, or its copy with averaged weights."""
         self._start = copy.deepcopy(module.state_dict())
         self.module.train()
-        self.replay = Replay(self._work, self.device, capture=distributed.world_size() == 1, restore=self._restore)
+        capture = distributed.world_size() == 1
+        self.replay = Replay(self._work, self.device, capture=capture, prepare=loader.advance, restore=self._restore)
         if not self.optimizer.state:
             self._make_optimizer_state()
 
@@ -130,7 +143,9 @@ class Optimization:
         """Prepare for `epoch`, of which `step` steps are done."""
         self.module.train()
         _join(self.replay.stream)
-        self.order.copy_(self.loader.epoch(epoch))
+        order = self.loader.epoch(epoch)
+        self.order.copy_(order)
+        self.loader.start(order[step:])
         self.position.fill_(step)
         if step == 0:
             self.total_loss.zero_()
