@@ -1,10 +1,12 @@
 """Measure images per second of training on SVHN's shapes, before and after each switch, and the loop around the steps.
 
     python benchmarks/svhn_speed.py [--device cuda] [--network resnet10] [--runs 1 3 6] [--profile] [--out FILE]
+    python benchmarks/svhn_speed.py --records results
 
 *steps* counts the training steps alone, *loop* whole epochs of `training.train`: data order, steps, progress,
 validation and the copy of the best weights. Both count the images of all runs side by side. The pictures are noise,
 which does not affect the time. On a CPU, the figures only show that the benchmark works; choose few `--images` there.
+`--records` measures nothing, and lists the speed of finished runs from their files.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from equivariant_transformers.training import Config, Job, Progress, train
 from equivariant_transformers.training.job import find_device, make_job
 from equivariant_transformers.training.optimization import Optimization
 
+SVHN_IMAGES = 68_257
 VALIDATION = 5_000
 EPOCHS = 3
 """Epochs of a measurement of the loop. The first one, which prepares everything, is not counted."""
@@ -126,6 +129,28 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def records_table(root: Path) -> str:
+    """Return a markdown table of the speed of the finished runs on SVHN in `root`, by network, layers and images."""
+    lines = ["| network | layers | images | runs | ms per step | images/s | commit |", "|---" * 7 + "|"]
+    for record in results.load_all(root).values():
+        config = record.config
+        if config.dataset != "svhn" or not record.losses:
+            continue
+        images = config.examples or SVHN_IMAGES
+        steps = images // config.batch_size * len(record.losses)
+        cells = [
+            config.network,
+            config.predictor if config.layers else "none",
+            f"{images:,}",
+            record.together,
+            f"{1e3 * record.seconds / steps:.1f}",
+            f"{config.batch_size * steps / record.seconds:,.0f}",
+            record.commit,
+        ]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join([*lines[:2], *sorted(lines[2:])])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="auto")
@@ -138,7 +163,11 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=20_000, help="training images per epoch")
     parser.add_argument("--profile", action="store_true", help="print the slowest kernels of a step, on a GPU")
     parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--records", type=Path, help="folder of result files to list; nothing is measured")
     given = parser.parse_args()
+    if given.records:
+        print(records_table(given.records))
+        return
     device = find_device(given.device)
     validation = pictures(min(VALIDATION, given.images), device)
     splits = Splits(pictures(given.images, device), validation, validation)

@@ -105,8 +105,9 @@ def contents(folder):
         ("affnist", "ET-LP translation, x-shear", [98.3, None]),
         ("affnist", "CNN", [88.3, None]),
         ("affnist-centred", "ET-LP projective", [98.45]),
-        ("homnist", "no layers", [96.0]),
-        ("rotated-mnist", "ET-LP affine", [0.89]),
+        ("homnist", "ET-LP projective", [96.0]),
+        ("homnist", "no layers", [None]),
+        ("rotated-mnist", "ET-LP projective", [0.89]),
         ("rts", "ET-LP projective", [0.5]),
         ("sim2mnist", "ET-LP projective", [5.03]),
         ("rs-mnist", "ET-LP projective", [95.8]),
@@ -187,7 +188,7 @@ def test_tables_of_benchmarks_show_costs(tmp_path):
     assert head.endswith("| parameters | time per run |")
     assert first.endswith("<br>LieLAC 96 | 123,456 | 1m00s |")
     assert "**96.50\u00a0±\u00a00.71**" in first
-    assert "not measured<br>LieLAC 96 |  |  |" in rest[0]
+    assert rest[0].endswith("| not measured |  |  |")
 
 
 def test_the_protocol_is_the_papers():

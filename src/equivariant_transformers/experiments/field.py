@@ -139,7 +139,7 @@ def cells(benchmark: Benchmark) -> Iterator[Cell]:
             row=row,
             column=column,
             config=config,
-            paper=benchmark.published,
+            paper=None if place else benchmark.published,  # beside the recipe
             source=benchmark.source,
             priority=(0 if place < 5 else 1, place),
         )
