@@ -33,6 +33,7 @@ from equivariant_transformers.data.progress import ProgressLines
 from equivariant_transformers.data.synthesis import image_set, uniform
 from equivariant_transformers.experiments import results
 from equivariant_transformers.experiments.field import AFFINE, BENCHMARKS, PROJECTIVE, cells
+from equivariant_transformers.experiments.paper import ST_LEARNING_RATE
 from equivariant_transformers.geometry.atlas import classifier_chart
 from equivariant_transformers.models import Span
 from equivariant_transformers.training.job import evaluation_batch, find_device, make_job, make_loader
@@ -85,7 +86,7 @@ ROWS: dict[str, Row] = {  # most informative first
     "discrete canonicalizer": Row(replaced=discrete, loss=partial(models.prior_loss, classes=10)),
     "search": Row(tested=partial(models.PoseSearch, spans=SPANS), trained_as="nothing"),
     "Spatial Transformer": Row(
-        {"chart": "log_polar", "predictor": "direct", "layers": AFFINE, "learning_rate": 5e-4}  # 0.002 stays at chance
+        {"chart": "log_polar", "predictor": "direct", "layers": AFFINE, "learning_rate": ST_LEARNING_RATE}
     ),
     "steerable features": Row({"learning_rate": 1e-2}, replaced=steerable),  # learns slowly at 0.002
     "ET, projective, augmentation": Row({**RECIPE, "layers": PROJECTIVE, "augment": AUGMENT}),
