@@ -178,10 +178,13 @@ def measure_row(
 
 
 def measure_times(settings: dict[str, Any], blank: data.Splits, names: list[str], progress: ProgressLines) -> Any:
-    """Measure the latency of the networks with random weights, which do not affect it."""
+    """Measure the latency of the networks with random weights, which do not affect it; none of rows without escnn."""
     networks = {}
     for name in names:
-        module = prepare(ROWS[name].trained_as or name, {**settings, "batch_size": 1}, blank).module
+        try:
+            module = prepare(ROWS[name].trained_as or name, {**settings, "batch_size": 1}, blank).module
+        except ModuleNotFoundError:
+            continue
         tested = ROWS[name].tested
         networks[name] = (tested(module) if tested else module).to(blank.train.images.device).eval()
     images = {batch: torch.rand(batch, 1, SIZE, SIZE, device=blank.train.images.device) for batch in ROUNDS}
@@ -203,7 +206,8 @@ def table(figures: dict[str, Any]) -> str:
             lines.append(f"| {name} | " + " | ".join(["not measured", *[""] * (len(heads) - 1)]) + " |")
             continue
         errors = [f"{error:.1f}" for error in row["errors"].values()]
-        times = [f"{latency[b][name]['ratio']:.2f} ({latency[b][name]['ms']:.1f} ms)" for b in latency]
+        found = [latency[batch].get(name) for batch in latency]
+        times = [f"{one['ratio']:.2f} ({one['ms']:.1f} ms)" if one else "not measured" for one in found]
         lines.append(
             "| "
             + " | ".join([name, *errors, f"{row['parameters']:,}", f"{row['training_seconds']:.0f} s", *times])
