@@ -462,6 +462,7 @@ def test_presets_are_complete(name):
     assert set(PRESETS) == set(DATASETS)
     config = make_config(name, None, {})
     sizes = {"projective": 64, "affnist": 40, "svhn": 32, "cifar": 32, "mnist-rts": 42, "sim2mnist": 96}
+    sizes |= {"homnist": 40, "rs-mnist": 56}
     size = next((side for start, side in sizes.items() if name.startswith(start)), 28)
     channels = 3 if name.startswith(("svhn", "cifar")) else 1
     network = build(

@@ -21,6 +21,7 @@ PRESETS: dict[str, Config] = {
         ),
         _AFFNIST,
         _AFFNIST.replace(dataset="affnist-centred"),
+        _AFFNIST.replace(dataset="homnist"),
         _SVHN,
         _SVHN.replace(dataset="svhn-extra", epochs=150),
         Config(dataset="cifar10", network="resnet18"),
@@ -28,6 +29,8 @@ PRESETS: dict[str, Config] = {
         Config(dataset="rotated-mnist", network="resnet10", layers=("rotation",), fill="black"),
         Config(dataset="mnist-rts", network="resnet10", layers=("cartesian", "log_polar"), fill="black"),
         Config(dataset="sim2mnist", layers=("cartesian",), chart="log_polar", fill="black"),
+        Config(dataset="rs-mnist", chart="log_polar", fill="black"),
+        Config(dataset="scale-mnist", network="resnet10", layers=("dilation",), fill="black"),
     )
 }
 """Configs that `et train NAME` starts from, by name."""

@@ -15,10 +15,11 @@ from equivariant_transformers.data.cifar10_set import FILES as CIFAR10_FILES
 from equivariant_transformers.data.cifar10_set import OFFICIAL as CIFAR10_ARCHIVE
 from equivariant_transformers.data.cifar10_set import cifar10
 from equivariant_transformers.data.folder import from_csv, from_folder
+from equivariant_transformers.data.homnist_set import homnist
 from equivariant_transformers.data.imageset import Splits
 from equivariant_transformers.data.mnist_set import PARTS, mnist
 from equivariant_transformers.data.projective_mnist_set import projective_mnist
-from equivariant_transformers.data.rotated_mnist import mnist_rts, rotated_mnist, sim2mnist
+from equivariant_transformers.data.rotated_mnist import mnist_rts, rotated_mnist, rs_mnist, scale_mnist, sim2mnist
 from equivariant_transformers.data.svhn_set import FILES, svhn
 from equivariant_transformers.data.table import is_table
 from equivariant_transformers.geometry.groups import lookup
@@ -73,9 +74,12 @@ _SOURCES = (
     _from_mnist("projective-mnist", "benchmark of the paper: digits under projective maps, 64 x 64", projective_mnist),
     _from_mnist("affnist", "translated digits for training, affine maps for the test, 40 x 40", affnist),
     _from_mnist("affnist-centred", "centred digits for training, the same test", partial(affnist, "centred")),
+    _from_mnist("homnist", "centred digits for training, homographies for the test, 40 x 40", homnist),
     _from_mnist("rotated-mnist", "digits rotated by any angle, 28 x 28", rotated_mnist),
     _from_mnist("mnist-rts", "digits rotated by up to 45 degrees, scaled and translated, 42 x 42", mnist_rts),
     _from_mnist("sim2mnist", "digits rotated by any angle, enlarged and translated, 96 x 96, no clutter", sim2mnist),
+    _from_mnist("rs-mnist", "digits rotated by any angle and reduced to 0.3 to 1 of their size, 56 x 56", rs_mnist),
+    _from_mnist("scale-mnist", "digits reduced to 0.3 to 1 of their size, 28 x 28", scale_mnist),
     _svhn("svhn", "digits of house numbers in photographs, 32 x 32, colour", "train", "test"),
     _svhn("svhn-extra", "SVHN with 531,131 additional, easier training images", "train", "test", "extra"),
     Source(

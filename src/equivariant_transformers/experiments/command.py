@@ -9,8 +9,8 @@ from pathlib import Path
 from equivariant_transformers.experiments import report, rotation
 from equivariant_transformers.experiments import results as records
 from equivariant_transformers.experiments.display import Display
+from equivariant_transformers.experiments.field import EXPERIMENTS
 from equivariant_transformers.experiments.figures import FIGURES, NothingToDraw
-from equivariant_transformers.experiments.paper import EXPERIMENTS
 from equivariant_transformers.experiments.runner import CRASH, run
 from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.training import Config, Stopped
@@ -18,7 +18,7 @@ from equivariant_transformers.training.job import find_device
 
 NAMES = (*EXPERIMENTS, rotation.NAME, *FIGURES)
 """Names of the tables and figures that can be reproduced."""
-PAGES = (Path("docs/reproduction.md"), Path("docs/lab-notebook.md"))
+PAGES = (Path("docs/reproduction.md"), Path("docs/lab-notebook.md"), Path("docs/field.md"))
 """Pages with tables of results, relative to the root of the repository."""
 
 
