@@ -28,7 +28,7 @@ RUNTIME = {
 }
 """Files of the package onnxruntime-web, and their names here."""
 NETWORKS = ("digits.onnx", "photographs.onnx")
-MISSING = "The live demo is not part of this build of the site: {reason}."
+MISSING = "The live demo is not part of this build of the site: {reason}. The log of the build has the details."
 _PACK = "(globalThis.etLive ??= {{}})[{name}] = {value};\n"
 
 log = logging.getLogger("mkdocs.hooks.live")
@@ -46,9 +46,9 @@ def scripts() -> dict[str, str]:
     try:
         return {"runtime.js": runtime(), "networks.js": networks()}
     except (ImportError, OSError, RuntimeError, ValueError) as error:
-        reason = MISSING.format(reason=" ".join(str(error).split()).rstrip("."))
-        log.info(reason)
-        return {"runtime.js": packed("missing", reason), "networks.js": ""}
+        log.info(f"the live demo is left out: {error}")
+        reason = str(error).partition("\n")[0].rstrip(".:")  # the rest names folders of this machine
+        return {"runtime.js": packed("missing", MISSING.format(reason=reason)), "networks.js": ""}
 
 
 def runtime() -> str:

@@ -305,16 +305,19 @@ class TestPage:
         page.close()
 
 
-def test_the_site_is_built_without_what_cannot_be_had(monkeypatch):
+def test_the_site_is_built_without_what_cannot_be_had(monkeypatch, caplog):
+    caplog.set_level("INFO")
     built = hook()
 
     def fail():
-        raise RuntimeError("ONNX Runtime Web could not be fetched:\n- npm is not installed.")
+        raise RuntimeError("ONNX Runtime Web could not be fetched:\n- npm is not installed.\nPut it into /home/me")
 
     monkeypatch.setattr(built, "runtime", fail)
     scripts = built.scripts()
     assert scripts.keys() == {"runtime.js", "networks.js"}
-    assert "ONNX Runtime Web could not be fetched: - npm is not installed." in scripts["runtime.js"]
+    assert "of the site: ONNX Runtime Web could not be fetched. The log" in scripts["runtime.js"]
+    assert "/home/me" not in scripts["runtime.js"]
+    assert "/home/me" in caplog.text
 
 
 def test_photographs_are_the_centre_of_pictures():
