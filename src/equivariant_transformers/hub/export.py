@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,21 +67,13 @@ def to_onnx(module: nn.Module, path: str | Path, images: Tensor | None = None) -
         raise ModuleNotFoundError(f"ONNX export needs {missing.name}: {install.command('export')}") from missing
     path = _checked(path)
     network, images = _prepare(module, images)
-    program = _trace(network, images)
-    with _quiet_exporter():
-        exported = torch.onnx.export(
-            program,
-            (),
-            dynamo=True,
-            opset_version=OPSET,
-            input_names=["images"],
-            output_names=_output_names(network, images),
-            dynamic_shapes={"images": {0: "batch"}},  # name of the axis
-            verbose=False,
-        )
-    assert exported is not None
-    exported.model.metadata_props.update(_description(module))
-    content = exported.model_proto.SerializeToString()
+    content = serialise(
+        _trace(network, images),
+        input_names=["images"],
+        output_names=_output_names(network, images),
+        dynamic_shapes={"images": {0: "batch"}},  # name of the axis
+        description=_description(module),
+    )
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     difference = _compare(network, lambda batch: session.run(None, {"images": batch.numpy()}), images)
     with atomic_write(path) as file:
@@ -104,6 +96,40 @@ def to_program(module: nn.Module, path: str | Path, images: Tensor | None = None
     with atomic_write(path) as file:
         file.write(buffer.getvalue())
     return difference
+
+
+def serialise(
+    program: torch.export.ExportedProgram,
+    *,
+    input_names: list[str],
+    output_names: list[str],
+    dynamic_shapes: dict[str, Any] | None = None,
+    description: Mapping[str, str] | None = None,
+) -> bytes:
+    """Return a traced program as the content of an ONNX file, with `description` as its metadata.
+
+    The exporter notes the stack trace of every operation. The notes are removed: they are as large as the weights of a
+    small network, and name folders of this machine.
+    """
+    with _quiet_exporter():
+        exported = torch.onnx.export(
+            program,
+            (),
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=input_names,
+            output_names=output_names,
+            dynamic_shapes=dynamic_shapes,
+            verbose=False,
+        )
+    assert exported is not None
+    exported.model.metadata_props.update(description or {})
+    content = exported.model_proto
+    for graph in (content.graph, *content.functions):
+        for node in graph.node:
+            del node.metadata_props[:]
+    serialised: bytes = content.SerializeToString()
+    return serialised
 
 
 def _checked(path: str | Path) -> Path:
