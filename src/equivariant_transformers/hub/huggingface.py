@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCard, ModelHubMixin, hf_hub_download
 from torch import Tensor, nn
 from typing_extensions import Self
 
+from equivariant_transformers import install
 from equivariant_transformers.data import DATASETS
 from equivariant_transformers.hub.classifier import Classifier
 from equivariant_transformers.hub.networks import NetworkCard, read_network
@@ -16,6 +16,11 @@ from equivariant_transformers.hub.zoo import LICENCE, describe
 from equivariant_transformers.models import Network
 from equivariant_transformers.models.backbones import is_own
 from equivariant_transformers.nn.canonicalizer import Canonicalized
+
+try:
+    from huggingface_hub import ModelCard, ModelHubMixin, hf_hub_download
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(f"the Hub needs {missing.name}: {install.command('hub')}") from missing
 
 _WEIGHTS, _CARD = "model.safetensors", "config.json"
 
