@@ -243,10 +243,9 @@ class Classifier(nn.Module):
         `network`. It is never imported because a file names it.
         """
         tensors, description = checkpoint.read(Path(path))
-        if "canonicalizer" in description:
-            raise checkpoint.CheckpointError(
-                f"{path} is a canonicalizer without a classifier: load it in Python with et.hub.load_canonicalizer"
-            )
+        for kind, what in (("canonicalizer", "a canonicalizer without a classifier"), ("network", "a network")):
+            if kind in description:
+                raise checkpoint.CheckpointError(f"{path} is {what}: load it in Python with et.hub.load_{kind}")
         if "card" not in description:
             raise checkpoint.CheckpointError(
                 f"{path} is the checkpoint of a training run, not a model; load model.safetensors in the same folder"
