@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +14,9 @@ from torch import Tensor
 
 from equivariant_transformers.data.cache import Report
 from equivariant_transformers.data.imageset import ImageSet, Splits, statistics
+from equivariant_transformers.data.targets import Target, count_classes, fits, read_target, stack, strata, wanted
 from equivariant_transformers.data.tree import scan, usual_side
-from equivariant_transformers.limits import MOST_CLASSES, MOST_SIDE
+from equivariant_transformers.limits import MOST_SIDE
 from equivariant_transformers.text import quote, visible
 
 ORIGIN = "the user's own images"
@@ -25,7 +25,7 @@ VALIDATION, TEST = 0.1, 0.2
 """Fractions of the images that are held out by default."""
 
 Examples = tuple[Tensor, Tensor]
-"""Images `(N, C, H, W)`, uint8, and labels `(N,)`."""
+"""Images `(N, C, H, W)`, uint8, and labels `(N,)` or `(N, K)`."""
 
 
 class Dataset(Protocol):
@@ -100,6 +100,9 @@ def from_dataset(
 ) -> Splits:
     """Load any data set whose items are (image, class number), as in torchvision, with at most 100,000 classes.
 
+    For multi-label classification and regression, the second part of an item is a row of numbers, with a name in
+    `classes` for each number: 0 and 1 for absent and present labels, or any values. A single value is a float.
+
     An image is a Pillow image, a tensor `(C, H, W)` or an array `(H, W, C)`, of type uint8 or floating point from 0 to
     1. The images must not be normalised, because the image set normalises them.
 
@@ -110,11 +113,11 @@ def from_dataset(
     Args:
         dataset: training part, or the whole data set.
         validation: validation part, or fraction of `dataset` to hold out for validation.
-        test: test part, or fraction of `dataset` to hold out for the test. Both splits are stratified by class.
+        test: test part, or fraction of `dataset` to hold out for the test. Both splits are stratified by class number.
         size: (height, width) of the images, which are resized and padded as in `from_folder`. Default: size of the
             first image.
         channels: number of channels, 1 or 3. Default: channels of the first image.
-        classes: names of the classes. Default: `dataset.classes` if it exists, otherwise the class numbers.
+        classes: names of the classes, labels or values. Default: `dataset.classes` if it exists, otherwise numbers.
         name: name of the image set. Default: name of the class of `dataset`.
         seed: random seed for the choice of the held-out images.
         progress: callback that receives the current task and its completed fraction.
@@ -131,13 +134,13 @@ def from_dataset(
     given = {part: found for part, found in options.items() if not isinstance(found, (int, float))}
     names = classes or getattr(dataset, "classes", None)
     known = None if names is None else tuple(map(str, names))
-    most = MOST_CLASSES if known is None else len(known)
+    target = read_target(_item(dataset, 0, "train")[1])
     parts = {
-        part: _collect(found, part, size, channels, most, progress)
+        part: _collect(found, part, size, channels, (target, None if known is None else len(known)), progress)
         for part, found in ({"train": dataset} | given).items()
     }
     if known is None:
-        known = tuple(map(str, range(1 + max(int(labels.max()) for _, labels in parts.values() if len(labels)))))
+        known = tuple(map(str, range(count_classes([labels for _, labels in parts.values()]))))
     return _splits(parts, shares, seed, name=name or type(dataset).__name__, classes=known)
 
 
@@ -151,9 +154,9 @@ class _Pile:
                 f"got {quote(size)} and {quote(channels)}"
             )
         self.images = np.empty((0, channels, *size), np.uint8)
-        self.labels: list[int] = []
+        self.labels: list[Target] = []
 
-    def add(self, image: NDArray[np.uint8], label: int) -> None:
+    def add(self, image: NDArray[np.uint8], label: Target) -> None:
         """Add an image `(channels, *size)` and its label."""
         count = len(self.labels)
         if count == len(self.images):
@@ -164,7 +167,7 @@ class _Pile:
     def examples(self) -> Examples:
         """Return all images and labels. No image may be added afterwards."""
         self._resize(len(self.labels))
-        return torch.from_numpy(self.images), torch.tensor(self.labels, dtype=torch.long)
+        return torch.from_numpy(self.images), stack(self.labels)
 
     def _resize(self, count: int) -> None:
         self.images.resize((count, *self.images.shape[1:]), refcheck=False)  # in place if the system supports it
@@ -194,21 +197,24 @@ def _read(
 
 
 def _collect(
-    dataset: Dataset, part: str, size: tuple[int, int], channels: int, classes: int, progress: Report | None
+    dataset: Dataset,
+    part: str,
+    size: tuple[int, int],
+    channels: int,
+    kind: tuple[Target | None, int | None],
+    progress: Report | None,
 ) -> Examples:
+    """Read all items. Targets must agree with `kind`: the first target, and the number of classes if known."""
     from equivariant_transformers.data import pictures
 
     pile = _Pile(size, channels)
     count = len(dataset)
     for index in range(count):
         image, label = _item(dataset, index, part)
-        number = _class_number(label)
-        if number is None or not 0 <= number < classes:
-            raise ValueError(
-                f"item {index} of the {part} part has label {quote(label)}; "
-                f"a class number from 0 to {classes - 1} is needed"
-            )
-        pile.add(pictures.fit(pictures.to_picture(image), size, channels), number)
+        target = read_target(label)
+        if target is None or not fits(target, *kind):
+            raise ValueError(f"item {index} of the {part} part has label {quote(label)}; {wanted(*kind)}")
+        pile.add(pictures.fit(pictures.to_picture(image), size, channels), target)
         if progress:
             progress(f"reading the {part} part", (index + 1) / count)
     return pile.examples()
@@ -223,16 +229,6 @@ def _item(dataset: Dataset, index: int, part: str) -> tuple[Any, Any]:
     if not isinstance(item, (tuple, list)) or len(item) != 2:
         raise ValueError(f"item {index} of the {part} part must be a pair (image, class number), got {quote(item)}")
     return item[0], item[1]
-
-
-def _class_number(label: Any) -> int | None:
-    """Return `label` as an int, or None if it is not an integer. Booleans are not integers here."""
-    if isinstance(label, (bool, np.bool_)) or getattr(label, "dtype", None) == torch.bool:
-        return None
-    try:
-        return operator.index(label)
-    except (TypeError, ValueError, RuntimeError):
-        return None
 
 
 def _splits(parts: dict[str, Examples], shares: dict[str, float], seed: int, **fields: Any) -> Splits:
@@ -250,7 +246,7 @@ def _splits(parts: dict[str, Examples], shares: dict[str, float], seed: int, **f
     generator = torch.Generator().manual_seed(seed)
     rest = torch.arange(len(labels))
     for part, count in counts.items():
-        chosen = _evenly(labels[rest], count, generator)
+        chosen = _evenly(strata(labels[rest]), count, generator)
         parts[part] = images[rest[chosen]], labels[rest[chosen]]
         rest = rest[~chosen]
     parts["train"] = images[rest], labels[rest]
