@@ -73,7 +73,7 @@ def _run_epochs(
 ) -> None:
     """Train until every run has finished."""
     last_save = time.monotonic()
-    with _signals() as signalled:
+    with signals() as signalled:
         while active := [run for run in runs if not run.finished]:
             for run in active:
                 run.begin()
@@ -111,7 +111,7 @@ def _stop(active: Sequence[Run], signalled: Sequence[str] | None) -> NoReturn:
 
 
 @contextmanager
-def _signals() -> Iterator[list[str]]:
+def signals() -> Iterator[list[str]]:
     """Collect the names of SIGTERM and SIGINT signals, which then do not end the process."""
     received: list[str] = []
     if threading.current_thread() is not threading.main_thread():
