@@ -7,8 +7,10 @@ import torch
 from PIL import Image
 
 from equivariant_transformers import cli
+from equivariant_transformers.cli import console, models
 from equivariant_transformers.data import DATASETS, ImageSet, Source, Splits
-from equivariant_transformers.hub.classifier import Classifier
+from equivariant_transformers.hub.classifier import Card, Classifier
+from equivariant_transformers.training import Config
 
 SMALL = ["--network", "z2cnn", "--epochs", 3, "--batch-size", 16, "--learning-rate", 0.01, "--device", "cpu"]
 
@@ -124,6 +126,14 @@ def test_targets_of_another_task(et, tmp_path, dataset, task, message):
 def test_an_unknown_task(et, tmp_path):
     _, err = et("train", "--dataset", "halves", "--task", "detection", *SMALL, "--out", tmp_path, code=2)
     assert err == "error: task must be classification or multilabel or regression, got 'detection'\n"
+
+
+def test_commands_for_classes_refuse_other_models(tmp_path):
+    config, images = Config(task="multilabel", network="resnet10"), halves(4, 0, values=False)
+    card = Card.of(config, images)
+    Classifier(card.build(), card).save(tmp_path / "model.safetensors")
+    with pytest.raises(console.Failure, match=r"is for the task multilabel; this command needs .* classification"):
+        models.load(str(tmp_path / "model.safetensors"), any_task=False)
 
 
 def test_a_model_is_not_evaluated_on_targets_of_another_task(et, tmp_path):

@@ -46,6 +46,13 @@ def test_two_workers_have_the_results_of_one_process(configs, tmp_path, monkeypa
     cluster.run(configs, workers=2, cluster="local", logs=tmp_path / "logs", **places)
 
 
+def test_a_preempted_worker_is_submitted_again_as_it_was():
+    pytest.importorskip("submitit", reason="needs the extra cluster")
+    share = cluster.Share([Config()], {"budget": 3.0})
+    again = share.checkpoint()
+    assert (again.function, again.args, again.kwargs) == (share, (), {})
+
+
 def test_runs_are_dealt_to_workers():
     configs = [Config(seed=seed) for seed in range(3)]
     tested = [config.replace(keep="last", tta=1) for config in configs]
