@@ -746,7 +746,7 @@ def test_info(et, tmp_path, monkeypatch):
         ("predict --qqqq", 2, "No such option: --qqqq. Try et predict --help"),
         ("train", 2, "nothing to train on"),
         ("train mnits", 2, "unknown preset 'mnits'. Did you mean 'mnist'?"),
-        ("train ./no/such/folder", 2, "there is no folder ./no/such/folder"),
+        ("train ./no/such/folder", 2, "there is no folder or CSV file ./no/such/folder"),
         ("train mnist --layers x_sheer", 2, "unknown chart 'x_sheer'. Did you mean 'x_shear'?"),
         ("train mnist --chart polar", 2, "unknown chart 'polar'"),
         ("train mnist --augment rotatoin=1", 2, "unknown group 'rotatoin'. Did you mean 'rotation'?"),

@@ -25,13 +25,14 @@ from equivariant_transformers.cli.layer_audit import (
     print_audit,
     stack_frames,
 )
+from equivariant_transformers.data.registry import find_data, is_own
 from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.nn.augment import Augmentation
 from equivariant_transformers.nn.canonicalizer import Canonicalizer
 from equivariant_transformers.nn.layers import make_layer
 from equivariant_transformers.nn.predictors import PREDICTORS
 from equivariant_transformers.training import Config
-from equivariant_transformers.training.job import find_data, find_device, is_folder, load_data
+from equivariant_transformers.training.job import find_device, load_data
 
 _CANVAS = 256  # minimum side in pixels of the canvas that the transformed images are sampled from
 
@@ -136,7 +137,7 @@ def _from_names(names: str | None, predictor: str, seed: int, device: torch.devi
 
 def _images(subject: Subject, config: Config, count: int, *, accept_other_files: bool) -> tuple[Tensor, str]:
     """Return the first test images `(B, C, H, W)`, with values from 0 to 1, and their origin."""
-    shape = {"channels": subject.channels, "size": subject.size} if is_folder(config.dataset) else {}
+    shape = {"channels": subject.channels, "size": subject.size} if is_own(config.dataset) else {}
     with console.loading() as loading:
         splits = load_data(
             config, subject.scale.device, accept_other_files=accept_other_files, progress=loading, **shape

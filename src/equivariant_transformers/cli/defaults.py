@@ -7,9 +7,10 @@ from collections.abc import Collection
 from typing import Any
 
 from equivariant_transformers.data.folder import TEST, VALIDATION
-from equivariant_transformers.data.tree import scan, usual_side
+from equivariant_transformers.data.registry import is_own
+from equivariant_transformers.data.table import find_images
+from equivariant_transformers.data.tree import usual_side
 from equivariant_transformers.training import Config
-from equivariant_transformers.training.job import is_folder
 
 _STEPS = 6_000  # of training, if this takes 20 to 300 epochs
 _UPRIGHT = ("cifar10", "svhn", "svhn-extra")  # data sets of photographs, whose images are upright
@@ -23,7 +24,7 @@ def align(config: Config, given: Collection[str]) -> Config:
     augmentation, for folders and for the data sets of photographs. Folders and CIFAR-10 get the predictor for
     photographs too, which learns from this loss alone.
     """
-    folder = is_folder(config.dataset)
+    folder = is_own(config.dataset)
     if not (config.layers and config.augment and (folder or config.dataset in _UPRIGHT)):
         return config
     config = config if "alignment" in given else config.replace(alignment=1.0)
@@ -37,7 +38,7 @@ def fill_in(config: Config, given: Collection[str]) -> Config:
     fields = {"size", *choose(1, 1)}
     if fields <= set(given):
         return config
-    parts = scan(config.dataset).parts
+    parts = find_images(config.dataset).parts
     files = len(parts["train"])
     shares = {part: share for part, share in (("validation", VALIDATION), ("test", TEST)) if part not in parts}
     images = max(1, round((1 - sum(shares.values())) * files))

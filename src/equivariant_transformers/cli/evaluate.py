@@ -11,13 +11,12 @@ from equivariant_transformers.cli.data import AcceptOtherFiles
 from equivariant_transformers.cli.scores import measure
 from equivariant_transformers.data import ImageSet
 from equivariant_transformers.data.cache import Report
+from equivariant_transformers.data.registry import find_data, is_own
 from equivariant_transformers.hub.classifier import Classifier
 from equivariant_transformers.training import memory
 from equivariant_transformers.training.job import (
-    find_data,
     find_device,
     hash_labels,
-    is_folder,
     load_data,
     place,
 )
@@ -27,7 +26,8 @@ from equivariant_transformers.training.tasks import check_targets
 def evaluate_model(
     model: Annotated[str, typer.Argument(help=models.HELP)],
     dataset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Data set or folder of images; the model's own by default.")
+        str | None,
+        typer.Option(metavar="NAME", help="Data set, folder of images or CSV file; the model's own by default."),
     ] = None,
     accept_other_files: AcceptOtherFiles = False,
     tta: Annotated[int | None, typer.Option(metavar="N", help=models.TTA)] = None,
@@ -71,7 +71,7 @@ def load_test_images(
     config = card.config.replace(dataset=dataset or card.config.dataset, copies=1, size=None)  # the card has the size
     if dataset not in (None, card.config.dataset):
         config = config.replace(examples=None)
-    folder = is_folder(config.dataset)
+    folder = is_own(config.dataset)
     shape = {"size": card.size, "channels": card.in_channels} if folder else {}
     splits = load_data(
         config, classifier.scale.device, accept_other_files=accept_other_files, progress=progress, **shape

@@ -14,6 +14,7 @@ from equivariant_transformers.cli import console
 from equivariant_transformers.data import ImageSet
 from equivariant_transformers.data.cache import Report
 from equivariant_transformers.data.files import atomic_write
+from equivariant_transformers.data.stored import read_batches
 from equivariant_transformers.hub.classifier import Classifier
 
 MOST_CLASSES = 1_000
@@ -77,8 +78,10 @@ def count(classifier: Classifier, images: ImageSet, progress: Report, *, batch_s
     """Return the confusion matrix of a classifier on `images`."""
     classes = len(images.classes)
     answers, seen = torch.zeros(classes * classes, dtype=torch.long, device=images.labels.device), 0
-    for batch, labels in zip(*(torch.split(part, batch_size) for part in (images.images, images.labels)), strict=True):
-        answers += torch.bincount(classes * labels + classifier(batch).argmax(1), minlength=len(answers))
+    rows = torch.split(torch.arange(len(images), device=images.labels.device), batch_size)
+    for row, batch in zip(rows, read_batches(images.images, rows), strict=True):
+        labels, found = images.labels[row], classifier(batch.to(images.labels.device)).argmax(1)
+        answers += torch.bincount(classes * labels + found, minlength=len(answers))
         seen += len(labels)
         progress("classifying", seen / len(images))
     return Confusion(images.classes, answers.reshape(classes, classes).cpu())

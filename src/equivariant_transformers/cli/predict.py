@@ -12,6 +12,7 @@ import typer
 from torch import Tensor
 
 from equivariant_transformers.cli import console, models, scores
+from equivariant_transformers.data.table import is_table, listed_files
 from equivariant_transformers.data.tree import files_below
 from equivariant_transformers.hub.classifier import Classifier
 from equivariant_transformers.text import visible
@@ -24,7 +25,8 @@ _LONGEST_NAME = 200  # bytes; most systems allow 255 including the extension
 def predict_images(
     model: Annotated[str, typer.Argument(help=models.HELP)],
     images: Annotated[
-        list[Path], typer.Argument(metavar="IMAGE...", help="Image files of any format and size, or folders.")
+        list[Path],
+        typer.Argument(metavar="IMAGE...", help="Image files of any format and size, folders, or CSV files."),
     ],
     canonical_out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder to write the canonical images to.")
@@ -39,8 +41,8 @@ def predict_images(
     A model for several labels per image prints the labels that are present, with their probabilities, and a model for
     regression prints the values.
 
-    A folder stands for all files below it, except hidden files. A file that cannot be read, or whose canonical image
-    cannot be written, is reported, and the exit code is 1.
+    A folder stands for all files below it, except hidden files, and a CSV file for the files that it lists. A file that
+    cannot be read, or whose canonical image cannot be written, is reported, and the exit code is 1.
     """
     with console.usage():
         where = find_device(device)
@@ -65,7 +67,13 @@ def predict_images(
 
 
 def _predict_all(classifier: Classifier, path: Path, canonical_out: Path | None) -> list[dict[str, Any]]:
-    """Return the predictions for a file, or for all files below a folder."""
+    """Return the predictions for a file, for all files below a folder, or for all files of a CSV table."""
+    if is_table(path):
+        try:
+            listed = listed_files(path)
+        except (OSError, ValueError) as error:
+            return [{"image": str(path), "error": str(error)}]
+        return [_predict(classifier, file, canonical_out) for file in listed]
     if not path.is_dir():
         return [_predict(classifier, path, canonical_out)]
     unlisted: list[str] = []

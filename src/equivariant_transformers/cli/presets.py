@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from equivariant_transformers.data.registry import is_own
 from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.training import Config
-from equivariant_transformers.training.job import is_folder
 
 _AFFNIST = Config(dataset="affnist", network="affnist", layers=("cartesian",), chart="log_polar", fill="black")
 _SVHN = Config(dataset="svhn", network="resnet10", layers=("cartesian", "log_polar", "x_scale"))
@@ -34,12 +34,12 @@ PRESETS: dict[str, Config] = {
 
 
 def preset(name: str) -> Config:
-    """Return the preset `name`, or the config for a folder of images at this path."""
-    if is_folder(name):
+    """Return the preset `name`, or the config for the images in a folder or of a CSV file at this path."""
+    if is_own(name):
         return Config(dataset=name, network="resnet10")
-    if Path(name).name != name:
-        raise FileNotFoundError(f"there is no folder {name}")
+    if Path(name).name != name or Path(name).suffix.lower() == ".csv":
+        raise FileNotFoundError(f"there is no folder or CSV file {name}")
     try:
         return lookup(PRESETS, name, "preset")
     except ValueError as error:
-        raise ValueError(f"{error}; the path of a folder of images is a preset too") from None
+        raise ValueError(f"{error}; the path of a folder of images or of a CSV file is a preset too") from None

@@ -11,6 +11,7 @@ from torch import Tensor
 from equivariant_transformers.cli import console, mistakes
 from equivariant_transformers.data import ImageSet
 from equivariant_transformers.data.cache import Report
+from equivariant_transformers.data.stored import read_batches
 from equivariant_transformers.hub.classifier import Classifier
 from equivariant_transformers.training.job import evaluation_batch
 from equivariant_transformers.training.metrics import average_precision, mean_absolute_error, r_squared
@@ -39,8 +40,9 @@ def measure(classifier: Classifier, images: ImageSet, progress: Report) -> Score
         return mistakes.count(classifier, images, progress, batch_size=batch_size)
     outputs, seen = [], 0
     with torch.no_grad():
-        for batch in torch.split(images.images, batch_size):
-            outputs.append(classifier.predict(batch).float().cpu())
+        rows = torch.split(torch.arange(len(images), device=images.labels.device), batch_size)
+        for batch in read_batches(images.images, rows):
+            outputs.append(classifier.predict(batch.to(images.labels.device)).float().cpu())
             seen += len(batch)
             progress("predicting", seen / len(images))
     found = (images.classes, torch.cat(outputs), images.labels.cpu())

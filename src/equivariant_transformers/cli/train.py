@@ -11,7 +11,7 @@ import typer
 
 from equivariant_transformers.cli import console, models
 from equivariant_transformers.cli.config import make_config, to_yaml
-from equivariant_transformers.cli.data import AcceptOtherFiles
+from equivariant_transformers.cli.data import AcceptOtherFiles, Memory
 from equivariant_transformers.cli.directories import forget, holding
 from equivariant_transformers.cli.flags import flag
 from equivariant_transformers.cli.layer_audit import audit_images, frame_figures, modulo_of, print_audit
@@ -21,7 +21,8 @@ from equivariant_transformers.cli.progress import Report, watching
 from equivariant_transformers.cli.scores import Scores, measure
 from equivariant_transformers.data import ImageSet, Splits
 from equivariant_transformers.data.files import atomic_write
-from equivariant_transformers.data.folder import ORIGIN
+from equivariant_transformers.data.gathering import ORIGIN
+from equivariant_transformers.data.stored import describe
 from equivariant_transformers.experiments import results
 from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.hub.classifier import Card, Classifier
@@ -40,7 +41,8 @@ CONFUSION = "confusion.png"
 
 def train_model(
     preset: Annotated[
-        str | None, typer.Argument(metavar="PRESET", help=f"Folder of images, or one of {', '.join(PRESETS)}.")
+        str | None,
+        typer.Argument(metavar="PRESET", help=f"Folder of images, CSV file, or one of {', '.join(PRESETS)}."),
     ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="YAML file with fields of the config.")] = None,
     out: Annotated[
@@ -50,6 +52,7 @@ def train_model(
         bool, typer.Option("--resume/--fresh", help="Resume from the checkpoint in DIR, or restart the run.")
     ] = True,
     accept_other_files: AcceptOtherFiles = False,
+    memory: Memory = None,
     log: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help=f"Log each epoch to {' or '.join(LOGGERS)}; may be repeated."),
@@ -114,7 +117,7 @@ def train_model(
         "log": log or [],
         "as_json": as_json,
     }
-    _train(settings, directory, own, **options)
+    _train(settings, directory, own, memory=memory, **options)
 
 
 def _train(
@@ -124,14 +127,16 @@ def _train(
     *,
     resume: bool,
     accept_other_files: bool,
+    memory: float | None,
     log: list[str],
     as_json: bool,
 ) -> None:
     with distributed.processes(find_device(settings.device)) as device, holding(directory, device):
         begin = _Begin(directory, settings)
         reports: list[Report] = [begin]
+        limit = {} if memory is None else {"memory": memory}
         with console.loading() as loading:
-            splits = load_data(settings, device, accept_other_files=accept_other_files, progress=loading)
+            splits = load_data(settings, device, accept_other_files=accept_other_files, progress=loading, **limit)
         console.note(_describe(settings, splits))
         job = make_job(settings, splits, directory=directory, network=own)
         card = dataclasses.replace(Card.of(settings, splits.train), labels=job.labels)
@@ -159,6 +164,7 @@ def _train(
         except Stopped as stopped:
             options = [f"--network {settings.network}"] if own else []
             options += ["--accept-other-files"] if accept_other_files else []
+            options += [] if memory is None else [f"--memory {memory:g}"]
             raise _interrupted(stopped, directory, options) from None
         parameters = sum(parameter.numel() for parameter in job.module.parameters())
         audit = None
@@ -222,7 +228,8 @@ def _describe(config: Config, splits: Splits) -> str:
     images = f"{counts} images, {len(splits.train.classes)} {TASKS[config.task].columns}, {resized}{height} x {width}"
     length = f"{config.epochs} epochs" + (f" with a patience of {config.patience}" if config.patience else "")
     rates = f"learning rate {config.learning_rate:g}, {config.warmup} epochs of warm-up, decay {config.lr_decay:g}"
-    lines = [images, f"batch size {config.batch_size}, {length}, {rates}"]
+    streamed = describe(part.images for part in splits)
+    lines = [", ".join(filter(None, (images, streamed))), f"batch size {config.batch_size}, {length}, {rates}"]
     if config.layers:
         lines.append(f"layers {', '.join(config.layers)}, predictor {config.predictor}, alignment {config.alignment:g}")
     return "\n".join(lines)

@@ -50,7 +50,7 @@ class Config:
 
     dataset: Annotated[
         str,
-        Doc("Name of a data set of the library, or the path of a folder of images."),
+        Doc("Name of a data set of the library, or the path of a folder of images or of a CSV file."),
     ] = "projective-mnist"
     examples: Annotated[int | None, Doc("Training images to use; None for the data set's own number.")] = None
     copies: Annotated[int, Doc("Transformed copies of each training image, if the data set generates them.")] = 1

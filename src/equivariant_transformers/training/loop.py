@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from equivariant_transformers.data.stored import UnreadableError
 from equivariant_transformers.training import distributed, memory
 from equivariant_transformers.training.loggers import Guarded, Logger, write_history
 from equivariant_transformers.training.run import Job, Progress, Result, Run
@@ -42,7 +43,8 @@ def train(
     A job whose directory holds a checkpoint of the same config resumes from it, and gives the same result as an
     uninterrupted run. The state is saved at the end of an epoch if `save_every` seconds have passed since the last
     time. On SIGTERM or SIGINT, and after `deadline` (on the clock of `time.monotonic`), the state is saved after the
-    current step and `Stopped` is raised. Afterwards each module holds the weights that were tested.
+    current step and `Stopped` is raised. It is saved as well if an image can no longer be read. Afterwards each module
+    holds the weights that were tested.
     """
     on_cpu = jobs[0].train.epoch(0).device.type == "cpu"
     if on_cpu:
@@ -57,11 +59,19 @@ def train(
         runs.extend(Run(job) for job in jobs)
         for run in runs:
             run.resume()
-        _run_epochs(runs, report, log, save_every, deadline)
+        try:
+            _run_epochs(runs, report, log, save_every, deadline)
+        except UnreadableError:  # raised before the step: the state is that after the step before
+            for run in runs:
+                if not run.finished:
+                    run.save()
+            raise
         return [run.conclude() for run in runs]
     finally:
         for run in runs:
             run.optimization.close()
+            for loader in (run.job.train, run.job.validation, run.job.test):
+                loader.close()
 
 
 def _run_epochs(

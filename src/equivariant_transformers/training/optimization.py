@@ -20,7 +20,7 @@ from equivariant_transformers.training.tasks import TASKS, Loss
 
 
 class Batches(Protocol):
-    """Interface of a loader for training, implemented by `data.Loader`."""
+    """Interface of a loader for training, implemented by `data.Loader` and `data.BufferedLoader`."""
 
     def __len__(self) -> int: ...
     def epoch(self, number: int) -> Tensor:
@@ -29,8 +29,17 @@ class Batches(Protocol):
     def in_order(self) -> tuple[Tensor, Tensor]:
         """Return indices `(steps, batch)` that cover every image, and a mask of the indices to count."""
 
+    def start(self, order: Tensor) -> None:
+        """Begin to prepare the batches at `order` `(steps, batch)`, for one `advance` each."""
+
+    def advance(self) -> None:
+        """Make the next of these batches available to `batch`."""
+
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return the images and labels at `indices` `(batch,)`."""
+
+    def close(self) -> None:
+        """End what `start` has begun."""
 
 
 class Evaluation:
@@ -44,7 +53,9 @@ class Evaluation:
         self.position = torch.zeros((), dtype=torch.long, device=self.indices.device)
         self.errors = torch.zeros((), dtype=torch.float64, device=self.indices.device)
         self.module.eval()
-        self.replay = Replay(self._add, self.indices.device, capture=capture, restore=self._rewind)
+        self.replay = Replay(
+            self._add, self.indices.device, capture=capture, prepare=loader.advance, restore=self._rewind
+        )
 
     @torch.no_grad()
     def _add(self) -> None:
@@ -64,6 +75,7 @@ class Evaluation:
         self.module.eval()
         _join(self.replay.stream)
         self._rewind()
+        self.loader.start(self.indices)
         _join(self.replay.stream)
         for _ in range(self.indices.shape[0]):
             self.replay()
@@ -120,7 +132,8 @@ class Optimization:
         """Network to evaluate: `module`, or its copy with averaged weights."""
         self._start = copy.deepcopy(module.state_dict())
         self.module.train()
-        self.replay = Replay(self._work, self.device, capture=distributed.world_size() == 1, restore=self._restore)
+        capture = distributed.world_size() == 1
+        self.replay = Replay(self._work, self.device, capture=capture, prepare=loader.advance, restore=self._restore)
         if not self.optimizer.state:
             self._make_optimizer_state()
 
@@ -128,7 +141,9 @@ class Optimization:
         """Prepare for `epoch`, of which `step` steps are done."""
         self.module.train()
         _join(self.replay.stream)
-        self.order.copy_(self.loader.epoch(epoch))
+        order = self.loader.epoch(epoch)
+        self.order.copy_(order)
+        self.loader.start(order[step:])
         self.position.fill_(step)
         if step == 0:
             self.total_loss.zero_()
