@@ -107,6 +107,21 @@ def test_each_worker_has_a_gpu_of_its_own(executor, tmp_path, monkeypatch):
     assert [job.parameters for job in executor.jobs] == [{}] * 2
 
 
+def test_a_job_of_slurm_asks_for_a_gpu_and_the_time_of_the_budget(tmp_path, monkeypatch):
+    pytest.importorskip("submitit", reason="needs the extra cluster")
+    commands = {"sbatch": f'cp "$1" {tmp_path}/submitted.sh; echo Submitted batch job 7', "srun": "exit 0"}
+    for name, line in commands.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    executor = cluster._executor("slurm", tmp_path / "logs", budget=90 * 60.0)
+    executor.update_parameters(gpus_per_node=1)
+    assert executor.submit(cluster.Share([Config()], {})).job_id == "7"
+    script = (tmp_path / "submitted.sh").read_text()
+    for line in ("--gpus-per-node=1", "--time=100", "--job-name=et-reproduce"):
+        assert f"#SBATCH {line}\n" in script
+
+
 def test_a_failed_worker_and_a_stopped_worker_are_reported(executor, tmp_path):
     places = {"folder": tmp_path / "results" / "sweep", "logs": tmp_path / "logs"}
     good = executor.submit

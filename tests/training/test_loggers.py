@@ -38,9 +38,10 @@ def test_a_run_that_goes_back_to_its_checkpoint_has_each_epoch_once(tmp_path):
 
 
 def test_a_callback_gets_every_epoch_and_the_network():
-    seen = []
+    seen, kept = [], []
 
     def look(epoch: Epoch):
+        kept.append(epoch)
         assert not epoch.module.training
         with torch.no_grad():
             epoch.module(torch.zeros(1, 1, 8, 8))
@@ -48,6 +49,7 @@ def test_a_callback_gets_every_epoch_and_the_network():
 
     (result,) = train([job(SHORT)], on_epoch=look)
     assert seen == [("run", 1, [1], None), ("run", 2, [1, 2], None)]
+    assert [epoch.number for epoch in kept] == [1, 2]  # an epoch that is kept does not change
     (alone,) = train([job(SHORT)])
     drop = [{**entry, "seconds": 0} for entry in result.history]
     assert drop == [{**entry, "seconds": 0} for entry in alone.history]  # the callback changes nothing

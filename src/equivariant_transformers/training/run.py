@@ -157,7 +157,7 @@ class Run:
         return Epoch(
             name=self.job.name,
             config=self.job.config,
-            history=self.result.history,
+            history=tuple(self.result.history),
             module=self.optimization.averaged,
             directory=self.job.directory,
         )
