@@ -37,6 +37,7 @@ from equivariant_transformers.models import build
 from equivariant_transformers.nn.canonicalizer import Canonicalized
 from equivariant_transformers.training import CHECKPOINT, Config, Stopped
 from equivariant_transformers.training import job as job_module
+from equivariant_transformers.training.aligning import default_augment
 from equivariant_transformers.training.checkpoint import read
 from equivariant_transformers.training.job import find_data
 
@@ -151,7 +152,10 @@ def test_settings_that_are_not_given_are_chosen_from_the_folder(et, bars, tmp_pa
     ("flags", "chosen"),
     [
         ({}, ("consistent", 0.0)),
-        ({"layers": "rotation"}, ("consistent", 0.0)),
+        ({"layers": "rotation"}, ("posterior", 1.0)),
+        ({"layers": "rotation", "predictor": "posterior"}, ("posterior", 1.0)),
+        ({"layers": "rotation", "predictor": "consistent"}, ("consistent", 0.0)),
+        ({"layers": "rotation", "alignment": "0"}, ("consistent", 0.0)),
         ({"layers": "rotation", "augment": "rotation=0.3"}, ("posterior", 1.0)),
         ({"layers": "rotation", "augment": "rotation=0.3", "alignment": "0.5"}, ("posterior", 0.5)),
         ({"layers": "rotation", "augment": "rotation=0.3", "alignment": "0"}, ("consistent", 0.0)),
@@ -162,9 +166,13 @@ def test_upright_photographs_are_aligned(bars, tmp_path, flags, chosen):
     for name in (bars, "cifar10"):
         config = make_config(name, None, flags)
         assert (config.predictor, config.alignment) == chosen
+        if config.alignment:
+            assert (config.keep, config.patience) == ("last", None)
+            assert config.augment == ((flags["augment"],) if "augment" in flags else default_augment(config.layers))
     (tmp_path / "config.yaml").write_text(to_yaml(config))
     assert make_config(None, tmp_path / "config.yaml", {}) == config
-    assert make_config("mnist", None, {**flags, "alignment": "0"}).predictor == flags.get("predictor", "consistent")
+    if flags.get("predictor") != "posterior":
+        assert make_config("mnist", None, {**flags, "alignment": "0"}).predictor == flags.get("predictor", "consistent")
     given = {"augment": flags["augment"]} if "augment" in flags else {}
     assert make_config("svhn", None, given).alignment == (1.0 if given else 0.0)
     assert make_config("svhn", None, given).predictor == "consistent"
@@ -184,7 +192,8 @@ def test_train_prints_the_predictor_and_the_alignment(et, bars, tmp_path):
     resume = ("train", "--config", tmp_path / "run" / "config.yaml", "--out", tmp_path / "run", "--epochs", 2)
     assert "\nlayers rotation, predictor posterior, alignment 1\n" in et(*resume).err
     assert Classifier.load(tmp_path / "run" / "model.safetensors").card.config.alignment == 1
-    wrong = et("train", bars, *SMALL, "--predictor", "posterior", "--out", tmp_path / "other", code=2)
+    other = ("--predictor", "posterior", "--alignment", "0", "--out", tmp_path / "other")
+    wrong = et("train", bars, *SMALL, *other, code=2)
     assert "learns from the alignment loss alone" in wrong.err
     wrong = et("train", bars, *SMALL, "--alignment", "1", "--out", tmp_path / "other", code=2)
     assert "alignment must be 0 without augment" in wrong.err
@@ -543,7 +552,7 @@ def test_evaluate_warns_of_a_folder_that_has_changed_since_training(et, bars, tm
     [
         "evaluate MODEL --device abacus",
         "evaluate MODEL --dataset nothing",
-        "evaluate MODEL --tta 2",
+        "evaluate MODEL --tta 0",
         "evaluate projective-mnist-plain --tta 2",
         "predict MODEL a.png --device abacus",
         "predict projective-mnist-softmax a.png --tta 0",
@@ -716,7 +725,9 @@ def test_data(et, tmp_path):
     listed = {entry["name"]: entry for entry in json.loads(et("data", "list", "--json").out)}
     assert listed["blank"]["present"]
     assert "30 train" in et("data", "fetch", "blank", "--option", "examples=30").out
-    assert et("data", "show", "blank", "--out", tmp_path / "sheet.png").out == f"{tmp_path / 'sheet.png'}\n"
+    shown = et("data", "show", "blank", "--out", tmp_path / "sheet.png").out.splitlines()
+    assert shown[0].split() == ["class", "train", "validation", "test"]
+    assert shown[-1] == str(tmp_path / "sheet.png")
     assert et("data", "fetch", "blank", "--option", "fail=no", code=1).err == "error: the disk said no\n"
 
 

@@ -30,6 +30,7 @@ from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.nn.augment import Augmentation
 from equivariant_transformers.nn.canonicalizer import Canonicalizer
 from equivariant_transformers.nn.layers import make_layer
+from equivariant_transformers.nn.posterior import PosteriorPredictor
 from equivariant_transformers.nn.predictors import PREDICTORS
 from equivariant_transformers.training import Config
 from equivariant_transformers.training.job import find_device, load_data
@@ -73,10 +74,11 @@ def audit_layers(
 ) -> None:
     """Measure the self-consistency of each layer: whether its pose follows the transformation of its input.
 
-    Each image is centred on a canvas and transformed. If the images fill their frame, as photographs do, each layer is
-    measured again on content that moves inside a fixed frame. Each layer is measured separately. The ideal slope of
-    predicted against true changes of pose is 1. Errors are relative to the range of theta, in the unit of theta, and in
-    pixels. For two layers or more, the canonical frames of two transformed copies of each image are compared.
+    Each image is centred on a canvas and transformed. If the images fill their frame, as photographs do, or the layers
+    have learned from such images, each layer is measured again on content that moves inside a fixed frame. Each layer
+    is measured separately. The ideal slope of predicted against true changes of pose is 1. Errors are relative to the
+    range of theta, in the unit of theta, and in pixels. For two layers or more, the canonical frames of two transformed
+    copies of each image are compared.
     """
     with console.usage():
         where = find_device(device)
@@ -90,7 +92,7 @@ def audit_layers(
     moved = on_canvas_rows(subject.stack, canvases, subject.size)
     fixed: list[Row] = []
     shown, limits = canvases, CANVAS_LIMITS
-    if fills_frame(images):
+    if fills_frame(images) or any(isinstance(layer.predictor, PosteriorPredictor) for layer in subject.stack.layers):
         shown, limits = _normalised(images, subject), frame_limits(subject.augmentation)
         fixed = fixed_frame_rows(subject.stack, shown, subject.size, limits)
     frames = stack_frames(subject.stack, shown, subject.size, limits, subject.modulo)
@@ -164,5 +166,6 @@ def _plot(rows: list[Row], path: Path) -> None:
     figure = Figure(figsize=(4 * len(rows), 4), layout="constrained")
     for axes, row in zip(figure.subplots(1, len(rows), squeeze=False)[0], rows, strict=True):
         pose_plot(row.result, axes)
+        axes.set_title(f"{axes.get_title()}, {row.content}")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120, format="png")

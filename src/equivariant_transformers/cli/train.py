@@ -94,12 +94,12 @@ def train_model(
     """Train a network, test its best (or last) epoch, write the model, and audit its layers on validation images.
 
     The config is that of PRESET, overridden by the fields in FILE, overridden by the flags. For a folder of images,
-    size, batch size, epochs, patience and learning rates are chosen from the images unless they are given. For layers
-    with augmentation, folders and data sets of photographs are trained with the alignment loss, for which the training
-    images must be upright, unless the flag for its weight is given. The files in DIR are config.yaml,
-    checkpoint.safetensors, history.csv, result.json, confusion.png for classes, and model.safetensors, which is written
-    whenever an epoch is the best so far (or the last). The same command resumes an interrupted run. Only one run at a
-    time can use DIR.
+    size, batch size, epochs, patience and learning rates are chosen from the images unless they are given. Layers
+    for folders and data sets of photographs are trained with small random transformations and the alignment loss,
+    for which the training images must be upright, unless a predictor or the flags for these are given. The files in
+    DIR are config.yaml, checkpoint.safetensors, history.csv, result.json, confusion.png for classes, and
+    model.safetensors, which is written whenever an epoch is the best so far (or the last). The same command resumes
+    an interrupted run. Only one run at a time can use DIR.
     """
     given = locals()
     settings = make_config(preset, config, {name: given[name] for name in Config.__dataclass_fields__})
@@ -232,6 +232,8 @@ def _describe(config: Config, splits: Splits) -> str:
     lines = [", ".join(filter(None, (images, streamed))), f"batch size {config.batch_size}, {length}, {rates}"]
     if config.layers:
         lines.append(f"layers {', '.join(config.layers)}, predictor {config.predictor}, alignment {config.alignment:g}")
+    if config.augment:
+        lines.append(f"augmentation {', '.join(config.augment)}")
     return "\n".join(lines)
 
 
