@@ -104,6 +104,7 @@ def test_train_writes_all_there_is_to_know(trained, bars):
         "checkpoint.safetensors",
         "config.yaml",
         "confusion.png",
+        "history.csv",
         "model.safetensors",
         "result.json",
     }
@@ -325,21 +326,29 @@ def test_the_directory_of_another_run_stays_as_it_was(et, bars, trained):
     assert {path: path.read_bytes() for path in trained.iterdir()} == before
 
 
-def test_tensorboard_on_request(et, bars, tmp_path, monkeypatch):
+def test_logs_on_request(et, bars, tmp_path, monkeypatch):
     written = []
     fake = types.ModuleType("torch.utils.tensorboard")
     fake.SummaryWriter = lambda directory, **_: types.SimpleNamespace(
-        add_scalar=lambda name, _, step: written.append((directory, name, step)), flush=lambda: None
+        add_scalar=lambda name, _, step: written.append((directory, name, step)),
+        add_image=lambda name, image, step: written.append((tuple(image.shape), name, step)),
+        flush=lambda: None,
     )
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
-    arguments = ("train", bars, *SMALL, "--epochs", 1, "--out", tmp_path, "--tensorboard")
-    et(*arguments)
+    arguments = ("train", bars, *SMALL, "--epochs", 1, "--out", tmp_path, "--log")
+    et(*arguments, "tensorboard")
     events = str(tmp_path / "tensorboard")
-    names = ("loss", "validation_error", "seconds", "learning_rate")
-    assert written == [(events, name, 1) for name in names]
+    names = ("loss", "validation_error", "learning_rate", "seconds")
+    *figures, (shape, *image) = written
+    assert figures == [(events, name, 1) for name in names]
+    assert image == ["canonical images", 1]
+    assert shape == (3, 2 * 64, 3 * 64)  # three validation images
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    _, err = et(*arguments, code=1)
-    assert err == "error: --tensorboard needs the package tensorboard: pip install tensorboard\n"
+    _, err = et(*arguments, "tensorboard", code=1)
+    message = "error: the log tensorboard needs the package tensorboard: pip install "
+    assert err.splitlines()[-1].startswith(message)
+    _, err = et(*arguments, "tensorbord", code=2)
+    assert err == "error: unknown log 'tensorbord'. Did you mean 'tensorboard'? The logs are: tensorboard, wandb\n"
 
 
 def test_a_terminal_gets_a_bar_that_fits(et, bars, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import torch
 import typer
 from torch import Tensor
 
-from equivariant_transformers.cli import console, models
+from equivariant_transformers.cli import console, models, scores
 from equivariant_transformers.data.table import is_table, listed_files
 from equivariant_transformers.data.tree import files_below
 from equivariant_transformers.hub.classifier import Classifier
@@ -38,6 +38,9 @@ def predict_images(
 ) -> None:
     """Print the class of each image, the confidence, and the pose predicted by the layers.
 
+    A model for several labels per image prints the labels that are present, with their probabilities, and a model for
+    regression prints the values.
+
     A folder stands for all files below it, except hidden files, and a CSV file for the files that it lists. A file that
     cannot be read, or whose canonical image cannot be written, is reported, and the exit code is 1.
     """
@@ -52,16 +55,13 @@ def predict_images(
     for entry in found:
         if "error" in entry:
             console.error(f"{visible(entry['image'])}: {entry['error']}")
-    good = [entry for entry in found if "class" in entry]
+    good = [entry for entry in found if "pose" in entry]
     if as_json:
         console.print_json(found)
     elif good:
         poses = list(good[0]["pose"])
-        rows = [
-            [e["image"], e["class"], f"{e['confidence']:.1%}", *(f"{e['pose'][name]:+.3f}" for name in poses)]
-            for e in good
-        ]
-        console.table("image", "class", ">confidence", *(f">{name}" for name in poses), rows=rows)
+        rows = [[e["image"], *scores.cells(e), *(f"{e['pose'][name]:+.3f}" for name in poses)] for e in good]
+        console.table("image", *scores.columns(classifier), *(f">{name}" for name in poses), rows=rows)
     if any("error" in entry for entry in found):
         raise typer.Exit(console.FAILED)
 
@@ -88,14 +88,8 @@ def _predict(classifier: Classifier, path: Path, canonical_out: Path | None) -> 
         image = classifier.prepare(path)[None].to(classifier.scale.device)
     except Exception as error:  # a damaged file can make a decoder raise almost anything
         return {"image": str(path), "error": _reason(error)}
-    shares = classifier(image)[0].softmax(0)
-    best = int(shares.argmax())
-    entry: dict[str, Any] = {
-        "image": str(path),
-        "class": classifier.card.classes[best],
-        "confidence": float(shares[best]),
-        "pose": {},
-    }
+    prediction = scores.describe(classifier, classifier.predict(image)[0])
+    entry: dict[str, Any] = {"image": str(path), **prediction, "pose": {}}
     out = classifier.canonicalize(image)
     if out.steps:
         for name, value in zip(out.names, out.pose[0].tolist(), strict=True):

@@ -20,8 +20,8 @@ from equivariant_transformers.data.gathering import (
 )
 from equivariant_transformers.data.imageset import Splits
 from equivariant_transformers.data.table import read_table
+from equivariant_transformers.data.targets import count_classes, read_target
 from equivariant_transformers.data.tree import PART_NAMES, Tree, scan, usual_side
-from equivariant_transformers.limits import MOST_CLASSES
 from equivariant_transformers.text import quote, visible
 
 NAMED_AT_MOST = 10
@@ -118,6 +118,9 @@ def from_dataset(
 ) -> Splits:
     """Load any data set whose items are (image, class number) or dictionaries, with at most 100,000 classes.
 
+    For multi-label classification and regression, a row of numbers takes the place of the class number, with a name in
+    `classes` for each number: 0 and 1 for absent and present labels, or any values. A single value is a float.
+
     Items of torchvision are pairs, items of Hugging Face `datasets` are dictionaries. An image is a Pillow image, a
     tensor `(C, H, W)` or an array `(H, W, C)`, of type uint8 or floating point from 0 to 1. The images must not be
     normalised, because the image set normalises them.
@@ -135,8 +138,8 @@ def from_dataset(
         size: (height, width) of the images, which are resized and padded as in `from_folder`. Default: size of the
             first image.
         channels: number of channels, 1 or 3. Default: channels of the first image.
-        classes: names of the classes. Default: the names of the label's `ClassLabel`, or `dataset.classes`, if they
-            exist, otherwise the class numbers.
+        classes: names of the classes, labels or values. Default: the names of the label's `ClassLabel`, or
+            `dataset.classes`, if they exist, otherwise numbers.
         keys: names of the image and of the label in items that are dictionaries.
         name: name of the image set. Default: name of the class of `dataset`.
         seed: random seed for the choice of the held-out images.
@@ -161,8 +164,8 @@ def from_dataset(
     channels = channels or (1 if len(first.getbands()) == 1 and first.mode != "P" else 3)
     names = classes or _class_names(train, keys[1])
     known = None if names is None else tuple(map(str, names))
-    most = MOST_CLASSES if known is None else len(known)
-    sources = {part: Items(found, part, keys, size, channels, most) for part, found in datasets.items()}
+    kind = (read_target(get_item(train, 0, "train", keys)[1]), None if known is None else len(known))
+    sources = {part: Items(found, part, keys, size, channels, kind) for part, found in datasets.items()}
     stream = must_stream(sum(map(len, sources.values())), (channels, *size), memory)
     parts = {}
     for part, source in sources.items():
@@ -171,7 +174,7 @@ def from_dataset(
         )
         parts[part] = images, numbers
     if known is None:
-        known = tuple(map(str, range(1 + max(int(labels.max()) for _, labels in parts.values() if len(labels)))))
+        known = tuple(map(str, range(count_classes([labels for _, labels in parts.values()]))))
     return make_splits(parts, shares, seed, name=name or type(train).__name__, classes=known)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +14,7 @@ from torch import Tensor
 from equivariant_transformers.data.cache import Report
 from equivariant_transformers.data.imageset import ImageSet, Splits, statistics
 from equivariant_transformers.data.stored import Pixels, Source, reason_of, subset, survey
+from equivariant_transformers.data.targets import Target, fits, read_target, stack, strata, wanted
 from equivariant_transformers.limits import MOST_SIDE
 from equivariant_transformers.text import quote
 
@@ -61,7 +61,7 @@ class PictureFiles:
 
 
 class Items:
-    """Source of the items of a data set: pairs (image, class number), or mappings with these two entries.
+    """Source of the items of a data set: pairs (image, target), or mappings with these two entries.
 
     Args:
         dataset: data set.
@@ -69,33 +69,37 @@ class Items:
         keys: names of the two entries of an item that is a mapping.
         size: (height, width) that the images are resized and padded to.
         channels: number of channels, 1 or 3.
-        classes: number of classes.
+        kind: first target of the data set, and the number of classes if known, with which all targets must agree.
     """
 
     def __init__(
-        self, dataset: Dataset, part: str, keys: tuple[str, str], size: tuple[int, int], channels: int, classes: int
+        self,
+        dataset: Dataset,
+        part: str,
+        keys: tuple[str, str],
+        size: tuple[int, int],
+        channels: int,
+        kind: tuple[Target | None, int | None],
     ) -> None:
         self.dataset = dataset
         self.part = part
         self.keys = keys
         self.shape = (channels, *size)
-        self.classes = classes
+        self.kind = kind
         _check_shape(size, channels)
 
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def read(self, index: int) -> tuple[NDArray[np.uint8], int]:
+    def read(self, index: int) -> tuple[NDArray[np.uint8], Target]:
         from equivariant_transformers.data import pictures
 
         image, label = get_item(self.dataset, index, self.part, self.keys)
-        number = _class_number(label)
-        if number is None or not 0 <= number < self.classes:
-            raise ValueError(
-                f"{self.name(index)} has label {quote(label)}; a class number from 0 to {self.classes - 1} is needed"
-            )
+        target = read_target(label)
+        if target is None or not fits(target, *self.kind):
+            raise ValueError(f"{self.name(index)} has label {quote(label)}; {wanted(*self.kind)}")
         try:
-            return pictures.fit(pictures.to_picture(image), self.shape[1:], self.shape[0]), number
+            return pictures.fit(pictures.to_picture(image), self.shape[1:], self.shape[0]), target
         except ValueError as error:
             raise ValueError(f"{self.name(index)} cannot be used: {error}") from error
 
@@ -127,7 +131,7 @@ def get_item(dataset: Dataset, index: int, part: str, keys: tuple[str, str]) -> 
 def gather(
     source: Source, *, stream: bool, skip: bool, progress: Report | None, task: str
 ) -> tuple[Pixels, Tensor, Failures]:
-    """Return the images of `source`, their class numbers `(N,)` and the images that cannot be used.
+    """Return the images of `source`, their targets `(N,)` or `(N, K)`, and the images that cannot be used.
 
     Args:
         source: images to read.
@@ -173,14 +177,14 @@ def make_splits(
         raise ValueError(f"held-out fractions must be at least 0 and less than 1, got {shares}")
     counts = {part: max(1, round(share * len(labels))) if share else 0 for part, share in shares.items()}
     if len(labels) <= sum(counts.values()):
-        wanted = " and ".join(f"{count} for {part}" for part, count in counts.items())
+        needed = " and ".join(f"{count} for {part}" for part, count in counts.items())
         raise ValueError(
-            f"{len(labels)} images are too few to hold out {wanted}: add images, or change the fractions {shares}"
+            f"{len(labels)} images are too few to hold out {needed}: add images, or change the fractions {shares}"
         )
     generator = torch.Generator().manual_seed(seed)
     rest = torch.arange(len(labels))
     for part, count in counts.items():
-        chosen = _evenly(labels[rest], count, generator)
+        chosen = _evenly(strata(labels[rest]), count, generator)
         parts[part] = subset(images, rest[chosen]), labels[rest[chosen]]
         rest = rest[~chosen]
     parts["train"] = subset(images, rest), labels[rest]
@@ -197,9 +201,9 @@ class _Pile:
 
     def __init__(self, shape: tuple[int, int, int]) -> None:
         self.images = np.empty((0, *shape), np.uint8)
-        self.labels: list[int] = []
+        self.labels: list[Target] = []
 
-    def add(self, image: NDArray[np.uint8], label: int) -> None:
+    def add(self, image: NDArray[np.uint8], label: Target) -> None:
         """Add an image and its label."""
         count = len(self.labels)
         if count == len(self.images):
@@ -210,7 +214,7 @@ class _Pile:
     def examples(self) -> tuple[Tensor, Tensor]:
         """Return all images and labels. No image may be added afterwards."""
         self._resize(len(self.labels))
-        return torch.from_numpy(self.images), torch.tensor(self.labels, dtype=torch.long)
+        return torch.from_numpy(self.images), stack(self.labels)
 
     def _resize(self, count: int) -> None:
         self.images.resize((count, *self.images.shape[1:]), refcheck=False)  # in place if the system supports it
@@ -222,16 +226,6 @@ def _check_shape(size: tuple[int, int], channels: int) -> None:
             f"size must be from (1, 1) to ({MOST_SIDE}, {MOST_SIDE}) and channels must be 1 or 3, "
             f"got {quote(size)} and {quote(channels)}"
         )
-
-
-def _class_number(label: Any) -> int | None:
-    """Return `label` as an int, or None if it is not an integer. Booleans are not integers here."""
-    if isinstance(label, (bool, np.bool_)) or getattr(label, "dtype", None) == torch.bool:
-        return None
-    try:
-        return operator.index(label)
-    except (TypeError, ValueError, RuntimeError):
-        return None
 
 
 def _evenly(labels: Tensor, count: int, generator: torch.Generator) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from equivariant_transformers.data.stored import Pixels, subset, totals
+from equivariant_transformers.data.targets import check_labels
 from equivariant_transformers.text import quote
 
 _LARGEST = 1e6  # mean or standard deviation of pixels from 0 to 255
@@ -30,7 +31,7 @@ class ImageSet:
     images: Pixels
     """Images `(N, C, H, W)`, uint8: a tensor, or `Stored` images that are decoded when they are indexed."""
     labels: Tensor
-    """Class numbers `(N,)`, int64, starting at 0."""
+    """Class numbers `(N,)`, int64, starting at 0, or targets `(N, K)`, float32, with a name in `classes` per column."""
     name: str
     origin: str = "official"
     """Source of the images, quoted in reports: `official`, `regenerated from MNIST`, ..."""
@@ -49,15 +50,7 @@ class ImageSet:
                 f"images must be uint8 of shape (N, C, H, W), got {self.images.dtype} of {tuple(self.images.shape)}"
             )
         count, channels = self.images.shape[:2]
-        if self.labels.shape != (count,):
-            raise ValueError(f"{count} images need labels of shape ({count},), got {tuple(self.labels.shape)}")
-        if self.labels.is_floating_point() or self.labels.is_complex() or self.labels.dtype == torch.bool:
-            raise ValueError(f"labels must be class numbers of an integer type, got {self.labels.dtype}")
-        if count and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes):
-            raise ValueError(
-                f"labels run from {int(self.labels.min())} to {int(self.labels.max())}, but must be from 0 to "
-                f"{len(self.classes) - 1} for the classes {quote(self.classes)}"
-            )
+        check_labels(self.labels, count, self.classes)
         check_normalisation(self.mean, self.std, channels)
         if self.poses is not None and self.poses.shape != (count, len(self.pose_names)):
             raise ValueError(

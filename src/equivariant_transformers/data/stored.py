@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from equivariant_transformers.data.targets import Target, stack
 from equivariant_transformers.text import visible
 
 _MOST_WORKERS = 8
@@ -37,7 +38,7 @@ class Source(Protocol):
     """(channels, height, width) of every image."""
 
     def __len__(self) -> int: ...
-    def read(self, index: int, /) -> tuple[NDArray[np.uint8], int]:
+    def read(self, index: int, /) -> tuple[NDArray[np.uint8], Target]:
         """Return an image of `shape` and its class number. An image that cannot be used raises an error."""
 
     def name(self, index: int, /) -> str:
@@ -101,19 +102,20 @@ def survey(
         report: callback that receives the completed fraction.
 
     Returns:
-        The readable images, their class numbers `(N,)`, and the other images as (index, reason).
+        The readable images, their targets `(N,)` or `(N, K)`, and the other images as (index, reason).
     """
     starts = range(0, len(source), _PIECE)
     rows = (torch.arange(start, min(start + _PIECE, len(source))) for start in starts)
-    facts, failures = [], []
-    for found_facts, found_failures in in_workers(partial(_survey, source), rows):
+    facts, targets, failures = [], [], []
+    for found_facts, found_targets, found_failures in in_workers(partial(_survey, source), rows):
         if found_failures and not skip:
             raise ValueError(found_failures[0][1])
         facts.append(found_facts)
+        targets += found_targets
         failures += found_failures
         report(min(_PIECE * len(facts), len(source)) / len(source))
-    found = torch.cat(facts) if facts else torch.zeros(0, 2 * source.shape[0] + 3, dtype=torch.long)
-    return Stored(source=source, places=found[:, 0], facts=found[:, 2:]), found[:, 1].clone(), failures
+    found = torch.cat(facts) if facts else torch.zeros(0, 2 * source.shape[0] + 2, dtype=torch.long)
+    return Stored(source=source, places=found[:, 0], facts=found[:, 1:]), stack(targets), failures
 
 
 def read_batches(images: Pixels, rows: Tensor | Sequence[Tensor]) -> Iterator[Tensor]:
@@ -220,9 +222,9 @@ def _checked(pixels: Tensor | str) -> Tensor:
     return pixels
 
 
-def _survey(source: Source, places: list[int]) -> tuple[Tensor, list[tuple[int, str]]]:
-    """Return place, class number and facts of each readable image, and the places of the others with the reason."""
-    facts, failures = [], []
+def _survey(source: Source, places: list[int]) -> tuple[Tensor, list[Target], list[tuple[int, str]]]:
+    """Return place and facts of each readable image, their targets, and the places of the others with the reason."""
+    facts, targets, failures = [], [], []
     for place in places:
         try:
             image, label = source.read(place)
@@ -231,9 +233,10 @@ def _survey(source: Source, places: list[int]) -> tuple[Tensor, list[tuple[int, 
             continue
         flat = image.reshape(image.shape[0], -1).astype(np.int64)
         sums, squares = flat.sum(1), (flat * flat).sum(1)
-        facts.append([place, label, *sums, *squares, zlib.crc32(image.tobytes())])
-    width = 2 * source.shape[0] + 3
-    return torch.tensor(np.array(facts, np.int64).reshape(-1, width)), failures
+        targets.append(label)
+        facts.append([place, *sums, *squares, zlib.crc32(image.tobytes())])
+    width = 2 * source.shape[0] + 2
+    return torch.tensor(np.array(facts, np.int64).reshape(-1, width)), targets, failures
 
 
 def _as_it_is(item: Any) -> Any:

@@ -55,8 +55,9 @@ def to_onnx(module: nn.Module, path: str | Path, images: Tensor | None = None) -
     """Write `module` as an ONNX file for batches of any size, and return the largest difference of the outputs.
 
     Args:
-        module: a `Classifier`, with the output `logits`; a layer or a `Canonicalizer`, with the outputs `image`, `pose`
-            and `confidence`; or any other module that maps images to one tensor, with the output `output`.
+        module: a `Classifier`, with the output `logits`, or `values` for regression; a layer or a `Canonicalizer`, with
+            the outputs `image`, `pose` and `confidence`; or any other module that maps images to one tensor, with the
+            output `output`.
         path: path of the file. If its outputs differ from the module's, an `ExportError` is raised instead.
         images: example images `(B, C, H, W)` for the module; not needed for a classifier.
     """
@@ -187,7 +188,7 @@ def _output_names(network: _Tensors, images: Tensor) -> list[str]:
         one = isinstance(network(images[:1]), Tensor)
     if not one:
         return ["image", "pose", "confidence"]
-    return ["logits" if isinstance(network.module, Classifier) else "output"]
+    return [network.module.task.output if isinstance(network.module, Classifier) else "output"]
 
 
 def _description(module: nn.Module) -> dict[str, str]:
@@ -197,7 +198,8 @@ def _description(module: nn.Module) -> dict[str, str]:
 
 @torch.no_grad()
 def _compare(network: _Tensors, exported: Callable[[Tensor], Any], images: Tensor) -> float:
-    """Return the largest difference between the outputs of both, over several batch sizes."""
+    """Return the largest difference between the outputs of both, over several batch sizes; relative for values."""
+    values = isinstance(network.module, Classifier) and network.module.task.standardised  # of any magnitude
     differences = []
     for count in _CHECKED:
         batch = images[-count:]
@@ -208,7 +210,8 @@ def _compare(network: _Tensors, exported: Callable[[Tensor], Any], images: Tenso
                 raise ExportError(
                     f"the exported network returns shape {shapes} for {count} images; nothing was written"
                 )
-            differences.append((found - expected).abs().max())
+            scale = expected.abs().clamp_min(1) if values else torch.ones(())
+            differences.append(((found - expected).abs() / scale).max())
     largest = float(torch.stack(differences).max())
     if not largest <= TOLERANCE:  # also if NaN
         raise ExportError(

@@ -147,10 +147,10 @@ def _page(classifier: Classifier) -> str:
         "coordinates of the classifier": config.chart or "same as the image",
         "parameters": f"{sum(weights.numel() for weights in classifier.parameters()):,}",
         "images": f"bytes, {shape}",
-        "classes": ", ".join(card.classes),
+        classifier.task.columns: ", ".join(card.classes),
         "training data": f"{card.data}, {card.origin} (terms of the data: {terms})",
-        "validation error": _per_cent(card.validation_error),
-        "test error": _per_cent(card.test_error),
+        "validation error": _in_unit(card.validation_error, classifier.task.unit),
+        "test error": _in_unit(card.test_error, classifier.task.unit),
         "seed": str(config.seed),
         "licence": LICENCE,
     }
@@ -171,10 +171,10 @@ from equivariant_transformers.hub.huggingface import HubClassifier
 
 classifier = HubClassifier.from_pretrained("THIS FOLDER OR REPOSITORY")
 image = classifier.prepare("photo.png")[None]  # resized and padded as in training
-print(classifier.card.classes[classifier(image).argmax()])
+print(dict(zip(classifier.card.classes, classifier.predict(image)[0].tolist())))
 ```
 """
 
 
-def _per_cent(error: float | None) -> str:
-    return "not measured" if error is None else f"{error:.2f} %"
+def _in_unit(error: float | None, unit: str) -> str:
+    return "not measured" if error is None else f"{error:.2f} {unit}"

@@ -120,4 +120,5 @@ def _logits(warp: Warp, images: Tensor) -> Tensor:
 
 
 def _unlabelled(part: ImageSet) -> ImageSet:
-    return dataclasses.replace(part, labels=torch.zeros_like(part.labels), classes=("right", "wrong"))
+    labels = torch.zeros(len(part), dtype=torch.long, device=part.labels.device)
+    return dataclasses.replace(part, labels=labels, classes=("right", "wrong"))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from equivariant_transformers import models
@@ -20,7 +18,7 @@ from equivariant_transformers.models import Network
 from equivariant_transformers.nn.augment import Augmentation, parse_max_theta
 from equivariant_transformers.nn.canonicalizer import Canonicalized
 from equivariant_transformers.training import Config, Job, distributed
-from equivariant_transformers.training.optimization import Loss
+from equivariant_transformers.training.tasks import make_loss, standardise
 
 _EVALUATION_BATCH = {"cuda": 1000, "cpu": 250}
 # On a CPU, a step is faster with channels last. On a GPU, the compiler chooses the layout.
@@ -130,6 +128,8 @@ def make_job(
     `transform` is applied to batches of training images, as in `data.BufferedLoader`.
     """
     check_predictor(config)
+    labels = hash_labels(splits)
+    splits = standardise(config, splits)
     device = splits.train.images.device
     evaluated = evaluation_batch(device, config.tta)
     return Job(
@@ -141,20 +141,9 @@ def make_job(
         directory=directory,
         name=name,
         augmentation=Augmentation(parse_max_theta(config.augment)),
-        loss=_loss(config, splits.train),
-        labels=hash_labels(splits),
+        loss=make_loss(config, splits.train),
+        labels=labels,
     )
-
-
-def _loss(config: Config, images: ImageSet) -> Loss:
-    """Return the loss of the config's network. Balanced classes have weights `N / (classes * N_class)`."""
-    if config.class_weights == "equal":
-        return models.margin_loss if config.network == "capsule" else F.cross_entropy
-    if config.network == "capsule":
-        raise ValueError("class_weights must be equal for the network capsule, whose loss has no weights")
-    counts = images.labels.bincount(minlength=len(images.classes))
-    weights = len(images) / (len(counts) * counts.clamp_min(1).float())
-    return partial(F.cross_entropy, weight=weights)
 
 
 def evaluation_batch(device: torch.device, tta: int = 1) -> int:

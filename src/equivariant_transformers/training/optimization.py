@@ -16,9 +16,7 @@ from equivariant_transformers.nn.augment import Augmentation, Augmented
 from equivariant_transformers.training import distributed
 from equivariant_transformers.training.config import Config
 from equivariant_transformers.training.cuda_graph import Replay
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""Function from logits `(B, classes)` and labels `(B,)` to the loss."""
+from equivariant_transformers.training.tasks import TASKS, Loss
 
 
 class Batches(Protocol):
@@ -45,7 +43,7 @@ class Batches(Protocol):
 
 
 class Evaluation:
-    """Evaluation of `module` on all images of `loader`, which counts misclassified images."""
+    """Evaluation of `module` on all images of `loader`, which sums the errors of the images."""
 
     def __init__(self, module: nn.Module, loader: Batches, config: Config, *, capture: bool) -> None:
         self.module = module
@@ -53,24 +51,24 @@ class Evaluation:
         self.config = config
         self.indices, self.counts = loader.in_order()
         self.position = torch.zeros((), dtype=torch.long, device=self.indices.device)
-        self.mistakes = torch.zeros_like(self.position)
+        self.errors = torch.zeros((), dtype=torch.float64, device=self.indices.device)
         self.module.eval()
         self.replay = Replay(
-            self._count, self.indices.device, capture=capture, prepare=loader.advance, restore=self._rewind
+            self._add, self.indices.device, capture=capture, prepare=loader.advance, restore=self._rewind
         )
 
     @torch.no_grad()
-    def _count(self) -> None:
+    def _add(self) -> None:
         indices = self.indices.index_select(0, self.position[None])[0]
         counts = self.counts.index_select(0, self.position[None])[0]
         images, labels = self.loader.batch(indices)
-        logits = _forward(self.module, images, self.config)
-        self.mistakes += ((logits.argmax(1) != labels) & counts).sum()
+        outputs = _forward(self.module, images, self.config).float()
+        self.errors += torch.where(counts, TASKS[self.config.task].errors(outputs, labels), 0.0).sum()
         self.position += 1
 
     def _rewind(self) -> None:
         self.position.zero_()
-        self.mistakes.zero_()
+        self.errors.zero_()
 
     def start(self) -> None:
         """Enqueue the whole evaluation; `result` waits for it."""
@@ -83,15 +81,15 @@ class Evaluation:
             self.replay()
 
     def result(self) -> Tensor:
-        """Return the numbers of mistakes and of images, `(2,)`, in this process's share."""
+        """Return the sum of the errors and the number of images, `(2,)`, in this process's share."""
         _join(self.replay.stream, wait=True)
-        return torch.stack([self.mistakes, self.counts.sum()]).double()
+        return torch.stack([self.errors, self.counts.sum().double()])
 
     def error(self) -> float:
         """Evaluate `module` and return the error in per cent, over all processes."""
         self.start()
-        mistakes, images = distributed.total(self.result())
-        return 100 * mistakes / images
+        errors, images = distributed.total(self.result())
+        return 100 * errors / images
 
 
 class Optimization:
