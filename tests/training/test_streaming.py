@@ -196,6 +196,7 @@ def test_ctrl_c_ends_training_and_its_workers(tmp_path):
     while not children(process.pid) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)  # between two epochs there are no workers
     assert process.poll() is None
+    assert time.monotonic() < deadline
     os.killpg(process.pid, signal.SIGINT)
     err = process.communicate(timeout=60)[1]
     assert process.returncode == 130, err
