@@ -81,7 +81,7 @@ class CentrePredictor(Exact):
         heat = self._heatmap(images[:, :, 0], valid)
         nearest = torch.where(valid, 1.0, self.radii.clamp(max=1)).flatten(1).amin(1, keepdim=True)
         width = _WINDOW * nearest.to(heat.dtype)  # (B or 1, 1)
-        centre = heat.new_zeros(len(heat), 2)
+        centre = heat.new_zeros(heat.shape[0], 2)
         for _ in range(_STEPS):
             centre = centre.detach()  # the last step alone has the gradient of the point that the steps converge to
             across, along = self._window(centre, width, 1), self._window(centre, width, 0)
