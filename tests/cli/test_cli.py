@@ -666,6 +666,8 @@ def test_audit_tells_predictors_apart(et, bars):
     assert slopes["consistent"] > 0.9
     assert abs(slopes["softmax"]) < 0.5
     assert slopes["direct"] == 0  # it begins as the identity
+    common = ("--group", "cartesian", *common[2:], "--predictor", "centre")
+    assert all(row["slope"] > 0.9 for row in json.loads(et("audit", *common).out)["parameters"])
 
 
 def test_audit_of_a_model(et, trained, bars):
@@ -766,6 +768,7 @@ def test_info(et, tmp_path, monkeypatch):
         ("train mnist --augment rotation=-1", 2, "max_theta of 'rotation' must be a positive finite number, got -1.0"),
         ("train mnist --network resnet", 2, "unknown network 'resnet'"),
         ("train mnist --predictor psychic", 2, "unknown predictor 'psychic'"),
+        ("train mnist --layers rotation --predictor centre", 2, "is for the chart 'cartesian' alone, got 'rotation'"),
         ("train mnist --fill pink", 2, "fill must be border or black, got 'pink'"),
         ("train mnist --epochs many", 2, "epochs takes a whole number, got 'many'"),
         ("train mnist --epochs 0", 2, "epochs must be at least 1, got 0"),
@@ -781,6 +784,7 @@ def test_info(et, tmp_path, monkeypatch):
         ("audit some.safetensors --group x_shear", 2, "not both"),
         ("audit --group x_sheer", 2, "unknown chart 'x_sheer'"),
         ("audit --group x_shear --predictor psychic", 2, "unknown predictor 'psychic'"),
+        ("audit --group cartesian,x_shear --predictor centre", 2, "is for the chart 'cartesian' alone, got 'x_shear'"),
         ("audit --group x_shear --seed 1180591620717411303424", 2, "seed must be from -2**40 to 2**40"),
         ("audit --group x_shear --count 0", 2, "--count"),
         ("data fetch mnits", 2, "Did you mean 'mnist'?"),

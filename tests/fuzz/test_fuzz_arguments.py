@@ -71,11 +71,11 @@ def layer_arguments(random):
 
 
 def constructors(random):
-    chart = pick(random, "x_shear", "log_polar", "rotation", et.chart("x_shear").replace(size=(8, 8)))
+    chart = pick(random, "x_shear", "log_polar", "rotation", "cartesian", et.chart("x_shear").replace(size=(8, 8)))
     stack = functools.partial(et.Canonicalizer, ["x_shear"], channels=2)
     return [
         lambda: et.EquivariantTransformer(
-            chart, **layer_arguments(random), **some(random, predictor=["consistent", "softmax"])
+            chart, **layer_arguments(random), **some(random, predictor=["consistent", "softmax", "centre"])
         ),
         lambda: et.SpatialTransformer(chart, **layer_arguments(random), **some(random, predictor=[None])),
         lambda: et.Canonicalizer(

@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+from pairs import takes
 from torch import nn
 
 import equivariant_transformers as et
@@ -31,7 +32,8 @@ def layer(random, channels):
         options["pose_range"] = [options["pose_range"]] * 2
     if random.random() < 0.3:
         return et.SpatialTransformer(chart, channels, **options)
-    return et.EquivariantTransformer(chart, channels, predictor=random.choice(["consistent", "softmax"]), **options)
+    kinds = [kind for kind in ("consistent", "softmax", "centre") if takes(kind, chart.name)]
+    return et.EquivariantTransformer(chart, channels, predictor=random.choice(kinds), **options)
 
 
 def module(random, channels):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pairs import every_pair
 from torch import nn
 
 import equivariant_transformers as et
@@ -18,8 +19,7 @@ from equivariant_transformers.training.checkpoint import CheckpointError
 IMAGES = torch.rand(2, 3, 24, 24, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("predictor", et.PREDICTORS)
-@pytest.mark.parametrize("layers", [["rotation"], ["x_shear", "log_polar"]])
+@every_pair(["rotation"], ["x_shear", "log_polar"], ["cartesian"])
 def test_what_is_saved_comes_back(predictor, layers, tmp_path):
     options = {"predictor": predictor, "channels": 8, "fill": 0.5, "iterations": 2, "min_confidence": 0.25}
     torch.manual_seed(0)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from glyphs import glyphs
 from torch import nn
 
 import equivariant_transformers as et
@@ -74,6 +75,33 @@ def test_onnx_has_the_pixels_and_poses_of_every_group_and_predictor_for_any_batc
     for name, picture, pose in zip(groups, pictures, poses, strict=True):
         assert pose.abs().max() > 1e-3, name  # there was something to remove
         assert (picture - images).abs().max() > 1e-2, name
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # torch about torch
+@torch.no_grad()
+def test_onnx_finds_the_centre_of_content_for_any_batch():
+    torch.manual_seed(0)
+    centred = et.EquivariantTransformer("cartesian", predictor="centre", channels=4)
+    stack = et.Canonicalizer([centred], fill=0.0).eval()
+    away = et.Warp.projective(et.group("x_translation").matrix(0.2))
+    images = away.image(glyphs(32))
+
+    class Poses(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stack = stack
+
+        def forward(self, images):
+            return self.stack(images).pose
+
+    exported = torch.export.export(Poses(), (images,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    program = torch.onnx.export(exported, (), dynamo=True, opset_version=OPSET, optimize=False, verbose=False)
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
+    for batch in (images[:1], images, images.flip(0)[:3]):
+        (found,) = session.run(None, {session.get_inputs()[0].name: batch.numpy()})
+        pose = stack(batch).pose
+        assert pose[:, 0].abs().min() > 0.1
+        torch.testing.assert_close(torch.from_numpy(found), pose, rtol=0, atol=1e-4)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import functools
 
 import pytest
 import torch
+from pairs import takes
 from torch import nn
 
 import equivariant_transformers as et
@@ -27,7 +28,11 @@ def charts():
 def layers_of(predictor):
     if predictor == "direct":
         return [et.SpatialTransformer(chart, channels=4) for chart in charts().values()]
-    return [et.EquivariantTransformer(chart, predictor=predictor, channels=4) for chart in charts().values()]
+    return [
+        et.EquivariantTransformer(chart, predictor=predictor, channels=4)
+        for name, chart in charts().items()
+        if takes(predictor, name)
+    ]
 
 
 def stacks():

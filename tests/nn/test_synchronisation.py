@@ -6,6 +6,7 @@ without the checks of values, and operations that would wait for a GPU raise an 
 
 import pytest
 import torch
+from pairs import takes
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -30,7 +31,10 @@ def stack(predictor="posterior", **options):
 
 
 MODULES = {
-    **{f"stack, {kind}": lambda kind=kind: stack(kind) for kind in PREDICTORS},
+    **{f"stack, {kind}": lambda kind=kind: stack(kind) for kind in PREDICTORS if takes(kind, "rotation", "x_shear")},
+    "stack, centre": lambda: et.Canonicalizer(
+        [et.EquivariantTransformer("cartesian", 3, predictor="centre", channels=4), "rotation"], in_channels=3
+    ),
     **{
         f"layer, {chart}, {kind}": lambda chart=chart, kind=kind: et.EquivariantTransformer(
             chart, 3, predictor=kind, channels=4, pose_range=[(-0.5, 0.5)] * len(et.chart(chart).groups)

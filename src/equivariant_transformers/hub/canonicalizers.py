@@ -65,7 +65,8 @@ class CanonicalizerCard:
         convolutions = [part for layer in layers for part in layer.predictor.modules() if isinstance(part, nn.Conv2d)]
         if len(predictors) != 1 or not convolutions:
             raise ValueError(
-                "a canonicalizer in a file needs layers with one of the library's predictors, the same in all"
+                "a canonicalizer in a file needs layers with one of the library's predictors, the same in all. "
+                "et.hub.save_network writes a network whose layers have different predictors"
             )
         card = cls(
             layers=tuple(layer.chart.name for layer in layers),

@@ -38,8 +38,9 @@ def build(
             two groups, both poses are removed together. Without layers, the image is not transformed.
         iterations: number of times the layers are run on their own result, with the same weights; at most 32.
         chart: coordinates of the classifier's input; None for the image itself.
-        predictor: `consistent` samples the library's charts. `softmax`, the paper's predictor, and `direct`, the
-            Spatial Transformer's, use the paper's ranges and the size of the image.
+        predictor: `consistent`, and `centre`, which is for `cartesian` alone, sample the library's charts. `softmax`,
+            the paper's predictor, and `direct`, the Spatial Transformer's, use the paper's ranges and the size of the
+            image.
         in_channels: channels of the images, at most 1024.
         classes: number of logits, at most 100,000.
         size: height and width of the images, at most 1024 each.

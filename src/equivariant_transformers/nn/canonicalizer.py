@@ -40,7 +40,8 @@ class Canonicalizer(nn.Module):
         in_channels: channels of the images.
         predictor: predictor of the layers that are given by name or chart. The default, `posterior`, starts at the
             identity and is made for photographs; train it with `alignment_loss`. `consistent` follows transformations
-            of the input for any weights. `softmax` and `direct` are the paper's predictors.
+            of the input for any weights. `softmax` and `direct` are the paper's predictors. `centre` is for the chart
+            `cartesian` alone: give that layer as an `EquivariantTransformer`.
         channels: number of features of these predictors.
         fill: fill value outside the images; None uses the mean of each image's border.
         iterations: number of times the stack is applied to its own result, with shared weights.

@@ -149,8 +149,9 @@ class EquivariantTransformer(_Transformer):
             predictor: those for photographs, the library's, or the paper's.
         in_channels: channels of the images.
         predictor: `consistent` for a pose that is self-consistent for any weights; `posterior`, the default of a
-            `Canonicalizer`, for photographs, which starts at the identity; `softmax` for the predictor of the paper; or
-            a module for the chart that returns a `Prediction`.
+            `Canonicalizer`, for photographs, which starts at the identity; `centre`, for the chart `cartesian` alone,
+            for a centre that turns with content on an even ground; `softmax` for the predictor of the paper; or a
+            module for the chart that returns a `Prediction`.
         channels: number of features of the predictor.
         pose_range: (low, high) limits of the pose, one pair per parameter; None does not limit the pose.
         fill: fill value outside the images; None uses the mean of each image's border.
@@ -225,9 +226,9 @@ def make_layer(
 ) -> Layer:
     """Return a layer for a group or chart, with the predictor of the given name.
 
-    The `posterior` predictor uses the chart for photographs, and the `consistent` predictor the library's chart. The
-    paper's predictors, `softmax` and `direct`, sample `size` points, the size of the image, over the paper's ranges.
-    `strides` are the strides of their two convolutions.
+    The `posterior` predictor uses the chart for photographs, and the `consistent` and `centre` predictors the library's
+    chart. The paper's predictors, `softmax` and `direct`, sample `size` points, the size of the image, over the paper's
+    ranges. `strides` are the strides of their two convolutions.
     """
     kind = lookup(PREDICTORS, predictor, "predictor")
     if kind is SoftmaxPredictor:

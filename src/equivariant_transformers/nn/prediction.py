@@ -18,6 +18,8 @@ from equivariant_transformers.nn.buffers import Exact
 MOST_CHANNELS = 4096
 """Largest number of image channels, and of features of a predictor. Two layers of 4096 have 1.2 GB of weights."""
 
+_FLOOR = 1e-4  # of relative evidence: keeps the gradient of its powers finite
+
 
 class Prediction(NamedTuple):
     """Prediction for a batch of `B` images and the `k` parameters of a chart."""
@@ -37,6 +39,14 @@ def check_channels(**channels: int) -> None:
     """Raise an error unless each value is a valid number of channels. The keywords name the arguments."""
     for name, count in channels.items():
         whole_number(name, count, most=MOST_CHANNELS)
+
+
+def weights_of(evidence: Tensor, exponent: Tensor) -> Tensor:
+    r"""Return weights $|h|^p$ of evidence h `(B, samples)`, scaled to sum to 1, or all 0 without evidence."""
+    power = evidence.square()
+    relative = power / (power.mean(-1, keepdim=True) + 1e-12)
+    weights = (relative + _FLOOR) ** (exponent / 2) - _FLOOR ** (exponent / 2)
+    return weights / (weights.sum(-1, keepdim=True) + 1e-6)
 
 
 class PoseReader(Exact):

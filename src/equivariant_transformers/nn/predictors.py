@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from equivariant_transformers.geometry.charts import Chart
 from equivariant_transformers.geometry.projective import at_least_float32
 from equivariant_transformers.nn.buffers import Exact
+from equivariant_transformers.nn.centre import CentrePredictor
 from equivariant_transformers.nn.conv import CentredActivation, Evidence, ScaleNorm, pad
 from equivariant_transformers.nn.kernels import Features, operations, plain
 from equivariant_transformers.nn.posterior import PosteriorPredictor
-from equivariant_transformers.nn.prediction import PoseReader, Prediction, check_channels
+from equivariant_transformers.nn.prediction import PoseReader, Prediction, check_channels, weights_of
 from equivariant_transformers.nn.window import distances, window
 
-_FLOOR = 1e-4
 _SLOPE = 0.1  # negative slope of the paper's leaky ReLUs
 _PULL = 0.25  # initial weight at pose 0 on a periodic axis, relative to the sum of the heat map
 
@@ -93,7 +93,7 @@ class ConsistentPredictor(Exact):
         maps = []
         for axis, (profile, conv) in enumerate(zip(self._pooled(x), self.maps, strict=True)):
             evidence = conv(_pad_profile(profile, periodic[axis]))[:, 0]  # (B, samples)
-            maps.append(_heatmap(evidence, 1 + at_least_float32(self.log_excess[axis]).exp()))
+            maps.append(weights_of(evidence, 1 + at_least_float32(self.log_excess[axis]).exp()))
         prediction: Prediction = self.reader(maps, self.bias)
         return prediction
 
@@ -210,15 +210,16 @@ class _Trunk(nn.Module):
         return compute.batch_normalised(x, conv2, norm2, slope=_SLOPE, wraps=self.periodic)  # type: ignore[arg-type]
 
 
-Predictor = PosteriorPredictor | ConsistentPredictor | SoftmaxPredictor | DirectPredictor
+Predictor = PosteriorPredictor | ConsistentPredictor | CentrePredictor | SoftmaxPredictor | DirectPredictor
 
 PREDICTORS: dict[str, type[Predictor]] = {
     "posterior": PosteriorPredictor,
     "consistent": ConsistentPredictor,
+    "centre": CentrePredictor,
     "softmax": SoftmaxPredictor,
     "direct": DirectPredictor,
 }
-"""Pose predictors by name."""
+"""Pose predictors by name. `centre` is for the chart `cartesian` alone."""
 
 
 def _padding(periodic: tuple[bool, bool]) -> tuple[int, int]:
@@ -229,11 +230,3 @@ def _padding(periodic: tuple[bool, bool]) -> tuple[int, int]:
 def _pad_profile(profile: Tensor, wraps: bool) -> Tensor:
     """Pad `(B, channels, samples)` with one sample at each end."""
     return pad(profile[:, :, None], (1, 0), (wraps, False), "constant")[:, :, 0]
-
-
-def _heatmap(evidence: Tensor, exponent: Tensor) -> Tensor:
-    r"""Return weights $|h|^p$ of evidence h `(B, samples)`, scaled to sum to 1, or all 0 without evidence."""
-    power = evidence.square()
-    relative = power / (power.mean(-1, keepdim=True) + 1e-12)
-    weights = (relative + _FLOOR) ** (exponent / 2) - _FLOOR ** (exponent / 2)  # the floor keeps the gradient finite
-    return weights / (weights.sum(-1, keepdim=True) + 1e-6)

@@ -70,7 +70,10 @@ class Config:
     layers: Annotated[tuple[str, ...], Doc("Charts of the transformer layers, in order.")] = ()
     predictor: Annotated[
         str,
-        Doc("Pose predictor: consistent, posterior (photographs), softmax, or direct (a Spatial Transformer)."),
+        Doc(
+            "Pose predictor: consistent, posterior (photographs), centre (cartesian alone), softmax, or direct (a "
+            "Spatial Transformer)."
+        ),
     ] = "consistent"
     iterations: Annotated[
         int,

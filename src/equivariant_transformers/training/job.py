@@ -14,9 +14,11 @@ from equivariant_transformers.data import BufferedLoader, ImageSet, Loader, Spli
 from equivariant_transformers.data.cache import sha256
 from equivariant_transformers.data.loader import Transform
 from equivariant_transformers.data.registry import find_data
+from equivariant_transformers.geometry.atlas import chart
 from equivariant_transformers.models import Network
 from equivariant_transformers.nn.augment import Augmentation, parse_max_theta
 from equivariant_transformers.nn.canonicalizer import Canonicalized
+from equivariant_transformers.nn.centre import check_translations
 from equivariant_transformers.training import Config, Job, distributed
 from equivariant_transformers.training.tasks import make_loss, standardise
 
@@ -106,7 +108,10 @@ def place(module: nn.Module, device: torch.device) -> nn.Module:
 
 
 def check_predictor(config: Config) -> None:
-    """Raise a ValueError if the layers of the config could learn nothing."""
+    """Raise a ValueError if the layers of the config could learn nothing, or do not fit the predictor."""
+    if config.predictor == "centre":
+        for name in config.layers:
+            check_translations(chart(name))
     if config.layers and config.predictor == "posterior" and not config.alignment:
         raise ValueError(
             "the predictor posterior learns from the alignment loss alone: set augment and alignment, as in "
