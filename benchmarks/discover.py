@@ -1,0 +1,115 @@
+"""Measure how well `et.discover` finds the group that moves MNIST digits, for known groups and unknown theta.
+
+    python benchmarks/discover.py [--seeds 3] [--examples 600] [--out results/discover.json] [NAME...]
+
+Each digit is moved by its own theta, drawn evenly from the range of the group. The search gets the moved digits alone,
+with or without their labels. The cosine is that of the vector fields over the whole image, up to sign. Rows that are
+already in the file are not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import equivariant_transformers as et
+from equivariant_transformers.discovery import cosine
+from equivariant_transformers.geometry.motion import group_warp
+
+LOG2 = math.log(2)
+SIDE = 32
+WAVE = et.Group.from_flow(
+    lambda theta, p: torch.stack((p[..., 0] + theta * torch.sin(math.pi * p[..., 1]), p[..., 1]), -1), name="wave"
+)
+OWN = {
+    "rotation about (0.3, 0.1)": et.Group.from_generator([[0, -1, 0.1], [1, 0, -0.3], [0, 0, 0]]),
+    "diagonal shear": et.Group.from_generator([[0.5, -0.5, 0], [0.5, -0.5, 0], [0, 0, 0]]),
+    "spiral": et.Group.from_generator([[0.2, -1, 0], [1, 0.2, 0], [0, 0, 0]]),
+    "lens": et.RADIAL_LENS,
+    "wave": WAVE,
+}
+# Range of theta, and half width of the 28 x 28 digit in the image.
+SETS: dict[str, tuple[tuple[float, float], float]] = {
+    "unmoved": ((0, 0), 0.5),
+    "x_translation": ((-0.5, 0.5), 0.4),
+    "y_translation": ((-0.5, 0.5), 0.4),
+    "rotation": ((-math.pi, math.pi), 0.7),
+    "dilation": ((-LOG2, LOG2), 0.5),
+    "x_scale": ((-LOG2, LOG2), 0.5),
+    "y_scale": ((-LOG2, LOG2), 0.5),
+    "hyperbolic_rotation": ((-LOG2, LOG2), 0.5),
+    "x_shear": ((-1.5, 1.5), 0.5),
+    "y_shear": ((-1.5, 1.5), 0.5),
+    "x_perspective": ((-1.6, 1.6), 0.5),
+    "y_perspective": ((-1.6, 1.6), 0.5),
+    "rotation about (0.3, 0.1)": ((-1.5, 1.5), 0.6),
+    "diagonal shear": ((-1.5, 1.5), 0.5),
+    "spiral": ((-1.5, 1.5), 0.6),
+    "lens": ((-0.6, 0.6), 0.8),
+    "wave": ((-0.4, 0.4), 0.8),
+}
+
+
+def moved_digits(name: str, count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return `count` moved digits and their labels."""
+    digits = et.data.mnist(seed=0).train
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(len(digits.images), generator=generator)[:count]
+    (low, high), half_width = SETS[name]
+    theta = low + (high - low) * torch.rand(count, generator=generator)
+    place = et.Warp.projective(torch.diag(torch.tensor([1 / half_width, 1 / half_width, 1.0])))
+    if name != "unmoved":
+        place = place @ group_warp(true_group(name), theta)
+    return place.image(digits.images[chosen].float() / 255, size=(SIDE, SIDE)), digits.labels[chosen]
+
+
+def true_group(name: str) -> et.Group:
+    return OWN.get(name) or et.group(name)
+
+
+def measure(name: str, labelled: bool, seed: int, examples: int) -> dict[str, Any]:
+    images, labels = moved_digits(name, examples, seed)
+    family = "polynomial" if name in ("lens", "wave") else "projective"
+    began = time.perf_counter()
+    result = et.discover(images, labels if labelled else None, family=family, examples=examples, seed=seed)
+    found = result.found[0] if result.found else result.rejected
+    assert found is not None
+    similar = None if name == "unmoved" else round(abs(cosine(found.group, true_group(name))), 4)
+    return {
+        "found": bool(result.found),
+        "cosine": similar,
+        "confidence": round(found.confidence, 3),
+        "explained": round(found.explained, 3),
+        "ratio": round(found.ratio, 3),
+        "theta": [round(value, 3) for value in found.theta],
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="data sets; all by default")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--examples", type=int, default=600)
+    parser.add_argument("--without-labels", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("results/discover.json"))
+    options = parser.parse_args()
+    results: dict[str, dict[str, dict[str, Any]]] = json.loads(options.out.read_text()) if options.out.exists() else {}
+    kind = "without labels" if options.without_labels else "labels"
+    for name in options.names or SETS:
+        for seed in range(options.seeds):
+            rows = results.setdefault(name, {}).setdefault(kind, {})
+            if str(seed) not in rows:
+                rows[str(seed)] = measure(name, not options.without_labels, seed, options.examples)
+                options.out.write_text(json.dumps(results, indent=1) + "\n")
+            print(name, kind, seed, rows[str(seed)], flush=True)
+
+
+if __name__ == "__main__":
+    main()
