@@ -92,14 +92,37 @@ def measure(name: str, labelled: bool, seed: int, examples: int) -> dict[str, An
     }
 
 
+def draw(names: list[str], path: Path, examples: int) -> None:
+    """Draw moved digits, and the flow lines of the group found from them over one of them, a row per data set."""
+    from matplotlib.figure import Figure
+
+    from equivariant_transformers import viz
+
+    figure = Figure(figsize=(9, 1.6 * len(names)), layout="constrained")
+    axes = figure.subplots(len(names), 7, squeeze=False)
+    for row, name in zip(axes, names, strict=True):
+        images, labels = moved_digits(name, examples, 0)
+        found = et.discover(images, labels, examples=examples).found[0]
+        for axis, image in zip(row, images, strict=False):
+            viz.show(image.clamp(0, 1), axis)
+        viz.show(images[6].clamp(0, 1), row[6])
+        viz.flow_lines(found.group, row[6])
+        row[0].set_ylabel(name.replace("_", " "), fontsize=8)
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="data sets; all by default")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--examples", type=int, default=600)
     parser.add_argument("--without-labels", action="store_true")
+    parser.add_argument("--figure", type=Path, help="draw the named data sets to this PNG instead of measuring")
     parser.add_argument("--out", type=Path, default=Path("results/discover.json"))
     options = parser.parse_args()
+    if options.figure:
+        draw(options.names, options.figure, options.examples)
+        return
     results: dict[str, dict[str, dict[str, Any]]] = json.loads(options.out.read_text()) if options.out.exists() else {}
     kind = "without labels" if options.without_labels else "labels"
     for name in options.names or SETS:

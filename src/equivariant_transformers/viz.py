@@ -41,9 +41,8 @@ def flow_lines(group: Group, axes: Axes, *, samples: int = 41) -> None:
     line = torch.linspace(-1, 1, samples)
     x, y = torch.meshgrid(line, line, indexing="xy")
     velocity = group.vector_field(torch.stack((x, y), -1)).numpy()
-    axes.streamplot(
-        x.numpy(), y.numpy(), velocity[..., 0], velocity[..., 1], color=POSE_COLOUR, density=0.9, linewidth=1.2
-    )
+    style: dict[str, Any] = {"color": POSE_COLOUR, "density": 0.6, "linewidth": 1.0, "arrowsize": 0.7}
+    axes.streamplot(x.numpy(), y.numpy(), velocity[..., 0], velocity[..., 1], **style)
     axes.set(xlim=(-1, 1), ylim=(1, -1), aspect="equal")
 
 

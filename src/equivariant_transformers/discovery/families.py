@@ -12,7 +12,7 @@ from torch import Tensor
 from equivariant_transformers.geometry.groups import Group, IntegratedFlow
 from equivariant_transformers.geometry.warp import Warp
 
-_STEPS = 6  # Runge-Kutta steps while searching; the group that is returned uses the default of `Group.from_flow`
+_STEPS = 2  # Runge-Kutta steps while searching; the group that is returned uses the default of `Group.from_flow`
 
 
 class Family(Protocol):
@@ -78,7 +78,12 @@ class PolynomialField:
 
     def __call__(self, points: Tensor) -> Tensor:
         x, y = points.clamp(-_FAR, _FAR).unbind(-1)  # a point that leaves the frame stays finite
-        monomials = torch.stack([x**i * y**j for i, j in self.powers], -1)
+        highest = max(i for i, _ in self.powers)
+        of_x, of_y = ([torch.ones_like(t)] for t in (x, y))
+        for _ in range(highest):
+            of_x.append(of_x[-1] * x)
+            of_y.append(of_y[-1] * y)
+        monomials = torch.stack([of_x[i] * of_y[j] for i, j in self.powers], -1)
         return monomials @ self.coefficients.to(points).view(2, -1).T
 
     def __str__(self) -> str:
