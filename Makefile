@@ -31,7 +31,7 @@ tests: $(VENV)/.dev
 docs: $(VENV)/.docs  ## build the documentation site in out/site (the tests build it too)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-benchmark: $(VENV)/.benchmark  ## compare the speed of warps with kornia
+benchmark: $(VENV)/.benchmark  ## compare the speed of warps with kornia and with torch alone, on the CPU
 	$(BIN)/python benchmarks/warp.py
 
 $(VENV)/.%: pyproject.toml constraints.txt

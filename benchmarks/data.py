@@ -16,9 +16,12 @@ import equivariant_transformers as et
 OPTIONS: dict[str, dict[str, Any]] = {
     "projective-mnist": {"copies": 8},
     "affnist": {},
+    "homnist": {},
     "rotated-mnist": {},
     "mnist-rts": {},
     "sim2mnist": {},
+    "rs-mnist": {},
+    "scale-mnist": {},
 }
 
 

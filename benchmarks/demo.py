@@ -18,8 +18,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-SIZES = {"desktop": (1280, 990), "phone": (390, 844)}
-POSE = {"rotation": 25, "x_shear": 0.8, "dilation": 1.3}
+SIZES = {"desktop": (1280, 1060), "phone": (390, 844)}
 FOLLOW = """async ([group, part, done, count]) => {
   const slider = document.querySelector(`#et-${group} input[type=range]`);
   const times = [];
@@ -38,7 +37,9 @@ FOLLOW = """async ([group, part, done, count]) => {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, help="folder to write demo_desktop.png and demo_phone.png to")
+    parser.add_argument(
+        "--out", type=Path, help="folder to write demo_desktop.png, demo_phone.png and demo_photographs.png to"
+    )
     parser.add_argument("rest", nargs="*", help="options of et demo, after --")
     arguments = parser.parse_args()
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
@@ -48,6 +49,8 @@ def main() -> None:
         measure(browser, address)
         for name, size in SIZES.items() if arguments.out else ():
             photograph(browser, address, size, arguments.out / f"demo_{name}.png")
+        if arguments.out:
+            photograph(browser, address, (1280, 720), arguments.out / "demo_photographs.png", tab="Photographs")
         browser.close()
 
 
@@ -81,13 +84,11 @@ def measure(browser: Browser, address: str) -> None:
     page.close()
 
 
-def photograph(browser: Browser, address: str, size: tuple[int, int], path: Path) -> None:
+def photograph(browser: Browser, address: str, size: tuple[int, int], path: Path, tab: str = "Digits") -> None:
+    """Take a screenshot of the page as it opens."""
     page = opened(browser, address, size)
-    page.click("[aria-label='Sample 5']")
-    for group, value in POSE.items():
-        page.fill(f"#et-{group} input[type=number]", str(value))
-        page.keyboard.press("Enter")
-    page.wait_for_timeout(3000)
+    page.get_by_role("tab", name=tab).click()
+    page.wait_for_timeout(1000)
     page.screenshot(path=path)
     page.close()
 

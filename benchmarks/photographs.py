@@ -1,17 +1,22 @@
-"""Compare networks with and without a rotation layer on photographs, upright and turned by any angle.
+"""Compare networks with and without layers on photographs: upright, turned by any angle, under strong homographies.
 
-    OMP_NUM_THREADS=1 python benchmarks/photographs.py cifar10 [--examples 10000] [--epochs 12] [--seeds 1]
+    OMP_NUM_THREADS=1 python benchmarks/photographs.py cifar10 [--examples 10000] [--epochs 12] [--seeds 0 1 2]
     OMP_NUM_THREADS=1 python benchmarks/photographs.py svhn --root FOLDER
+    OMP_NUM_THREADS=1 python benchmarks/photographs.py FOLDER [--size 32]
 
-Each network is a ResNet-10, trained with the same augmentation and number of epochs with and without a layer. The rows:
+FOLDER has one subfolder of upright pictures per class. Each network is a ResNet, trained with the same augmentation and
+number of epochs with and without layers. The rows:
 
-- trained within 15 degrees of upright: no layers; a layer, trained with the alignment loss beside the class loss;
+- trained within 15 degrees of upright: no layers; a rotation layer, trained with the alignment loss beside the class
+  loss;
 - a layer trained without labels, in front of the finished network without layers, whose weights do not change;
-- trained at any angle: no layers; a layer.
+- trained at any angle: no layers; a rotation layer;
+- trained under strong homographies (rotations within 45 degrees, shears, scales and perspectives): no layers; layers
+  for rotation and shear.
 
-A turned test image is sampled once from the original by cubic convolution. Pixels outside the largest circle in the
-frame are replaced by the mean of the image, so that corners tell nothing. The script adds its runs to a file of
-results and prints a table of all runs in the file.
+Test images are sampled once from the original by cubic convolution. In a turned image, pixels outside the largest
+circle in the frame are replaced by the mean of the image, so that corners tell nothing. The script adds its runs to a
+file of results and prints a table of all runs in the file.
 """
 
 from __future__ import annotations
@@ -32,75 +37,99 @@ from torch import Tensor, nn
 import equivariant_transformers as et
 from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.geometry.frame import pixel_centres
-from equivariant_transformers.models.resnet import resnet10
+from equivariant_transformers.models.resnet import resnet10, resnet18
 from equivariant_transformers.nn import Augmentation
 
-SMALL, WHOLE = math.radians(15), math.pi
-ROWS = ("none 15", "layer 15", "frozen", "none 180", "layer 180")
+NETWORKS = {"resnet10": resnet10, "resnet18": resnet18}
+STRONG = {"rotation": math.pi / 4, "x_shear": 0.4, "dilation": 0.2, "x_perspective": 0.3, "y_perspective": 0.3}
+AUGMENT = {
+    "15": {"rotation": math.radians(15), "dilation": 0.1},
+    "180": {"rotation": math.pi, "dilation": 0.1},
+    "strong": STRONG,
+}
 TITLES = {
     "none 15": "no layers, trained within 15 degrees",
     "layer 15": "rotation layer, trained within 15 degrees",
-    "frozen": "the first row behind a layer trained without labels",
+    "frozen 15": "the first row behind a layer trained without labels",
     "none 180": "no layers, trained at any angle",
     "layer 180": "rotation layer, trained at any angle",
+    "none strong": "no layers, trained under strong homographies",
+    "layer strong": "rotation and shear layers, trained under strong homographies",
 }
+ROWS = tuple(TITLES)
+TESTS = ("upright", "turned", "strong")
 BATCH, RATE, WEIGHT_DECAY, DROPOUT = 128, 3e-3, 0.05, 0.1
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("dataset", choices=("cifar10", "svhn"))
-    parser.add_argument("--root", type=Path, help="folder of the files of the data set")
-    parser.add_argument("--examples", type=int, default=10_000, help="number of training images")
+    parser.add_argument("dataset", help="cifar10, svhn, or a folder with one subfolder of pictures per class")
+    parser.add_argument("--root", type=Path, help="folder of the files of SVHN")
+    parser.add_argument(
+        "--size", type=int, default=32, help="side in pixels to which the pictures of a folder are fitted"
+    )
+    parser.add_argument("--examples", type=int, default=10_000, help="largest number of training images")
+    parser.add_argument("--network", choices=NETWORKS, default="resnet10")
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS)
-    parser.add_argument("--test", type=int, help="number of test images; all by default")
+    parser.add_argument("--test", type=int, help="largest number of test images; all by default")
     parser.add_argument("--out", type=Path, help="file of the runs; results/photographs_DATASET.json by default")
     parser.add_argument("--docs", type=Path, help="put the table into this page")
     given = parser.parse_args()
-    out = given.out or Path(f"results/photographs_{given.dataset}.json")
-    options = {"accept_other_files": True} if given.dataset == "svhn" else {}
-    splits = et.data.DATASETS[given.dataset].load(given.examples, root=given.root, **options)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    train, test = splits.train.to(device), splits.test.to(device)
+    splits = load(given)
+    train, test = (part.to(device) for part in (splits.train, splits.test))
     test = test.take(torch.arange(min(len(test), given.test or len(test))))
+    out = given.out or Path(f"results/photographs_{train.name}.json")
     runs = json.loads(out.read_text())["runs"] if out.exists() else []
     for seed in given.seeds:
         finished: dict[str, et.Canonicalized] = {}
         for row in given.rows:
             begun = time.monotonic()
-            finished[row] = network = make(row, finished, seed).to(device)
-            limit = SMALL if row in ("none 15", "layer 15", "frozen") else WHOLE
-            fit(network, train, Augmentation({"rotation": limit, "dilation": 0.1}), given.epochs, seed, row)
-            entry: dict[str, Any] = {"dataset": given.dataset, "examples": given.examples, "epochs": given.epochs}
-            entry |= {"row": row, "seed": seed, **errors(network, test), "test images": len(test)}
-            entry |= {"seconds": round(time.monotonic() - begun), "device": str(device), "torch": torch.__version__}
-            print(json.dumps(entry), flush=True)
-            same = ("dataset", "examples", "epochs", "row", "seed", "test images")
-            runs = [run for run in runs if any(run[name] != entry[name] for name in same)] + [entry]
+            finished[row] = network = make(row, finished, seed, given.network, len(train.classes)).to(device)
+            fit(network, train, Augmentation(AUGMENT[row.split()[1]]), given.epochs, seed, row)
+            entry: dict[str, Any] = {"dataset": train.name, "examples": len(train), "network": given.network}
+            entry |= {"epochs": given.epochs, "row": row, "seed": seed, "test images": len(test)}
+            runs = [run for run in runs if any(run[name] != value for name, value in entry.items())]
+            entry |= {**errors(network, test), "seconds": round(time.monotonic() - begun)}
+            runs.append(entry | {"device": str(device), "torch": torch.__version__})
+            print(json.dumps(runs[-1]), flush=True)
             with atomic_write(out) as file:
                 file.write((json.dumps({"runs": runs}, indent=1) + "\n").encode())
     print(table(runs))
     if given.docs:
-        put(given.docs, f"photographs-{given.dataset}", table(runs))
+        put(given.docs, f"photographs-{train.name}", table(runs))
 
 
-def make(row: str, finished: dict[str, et.Canonicalized], seed: int) -> et.Canonicalized:
-    """Return the untrained network of a row. The row `frozen` takes over the finished backbone of the first row."""
+def load(given: argparse.Namespace) -> et.data.Splits:
+    """Return the data set of the command line."""
+    if given.dataset not in ("cifar10", "svhn"):
+        splits = et.data.from_folder(given.dataset, size=given.size, channels=3)
+        return splits._replace(train=splits.train.take(torch.arange(min(len(splits.train), given.examples))))
+    options = {"accept_other_files": True} if given.dataset == "svhn" else {}
+    return et.data.DATASETS[given.dataset].load(given.examples, root=given.root, **options)
+
+
+def make(
+    row: str, finished: dict[str, et.Canonicalized], seed: int, network: str = "resnet10", classes: int = 10
+) -> et.Canonicalized:
+    """Return the untrained network of a row. The row `frozen 15` takes over the finished backbone of the first row."""
     torch.manual_seed(seed)
-    layers = [] if row.startswith("none") else ["rotation"]
-    if row != "frozen":
-        return et.Canonicalized(resnet10(dropout=DROPOUT), et.Canonicalizer(layers, in_channels=3))
-    backbone = finished["none 15"].backbone
-    return et.Canonicalized(backbone.requires_grad_(False), et.Canonicalizer(layers, in_channels=3))
+    kind, training = row.split()
+    layers = [] if kind == "none" else ["rotation", "x_shear"] if training == "strong" else ["rotation"]
+    if kind == "frozen":
+        backbone = finished["none 15"].backbone.requires_grad_(False)
+    else:
+        backbone = NETWORKS[network](classes=classes, dropout=DROPOUT)
+    return et.Canonicalized(backbone, et.Canonicalizer(layers, in_channels=3))
 
 
 def fit(
     network: et.Canonicalized, train: et.data.ImageSet, augmentation: Augmentation, epochs: int, seed: int, row: str
 ) -> None:
     """Train `network` with AdamW and one cycle of the learning rate."""
-    labelled = row != "frozen"
+    labelled = not row.startswith("frozen")
     weights = [weight for weight in network.parameters() if weight.requires_grad]
     steps = len(train) // BATCH
     optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=WEIGHT_DECAY)
@@ -129,15 +158,21 @@ def fit(
 
 @torch.no_grad()
 def errors(network: nn.Module, test: et.data.ImageSet) -> dict[str, float]:
-    """Return the errors in per cent on upright and on turned test images."""
+    """Return the errors in per cent on upright and turned test images, and under strong homographies."""
     network.eval()
     theta = (2 * torch.rand(len(test), generator=torch.Generator().manual_seed(0)) - 1) * math.pi
-    wrong = {"upright": 0, "turned": 0}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        strong = Augmentation(STRONG).random(test.images[:, :1, :1, :1].cpu()).matrix
+    wrong = dict.fromkeys(TESTS, 0)
     for indices in torch.arange(len(test)).split(500):
         images = test.normalise(test.images[indices])
-        matrices = et.group("rotation").matrix(theta[indices].to(images.device))
-        turned = et.Warp.projective(matrices).image(images, mode="bicubic", padding="border")
-        for name, shown in (("upright", images), ("turned", in_circle(turned))):
+        turns = et.group("rotation").matrix(theta[indices])
+        turned, bent = (
+            et.Warp.projective(matrices.to(images.device)).image(images, mode="bicubic", padding="border")
+            for matrices in (turns, strong[indices])
+        )
+        for name, shown in zip(TESTS, (images, in_circle(turned), bent), strict=True):
             wrong[name] += int((network(shown).argmax(1) != test.labels[indices]).sum())
     return {name: 100 * count / len(test) for name, count in wrong.items()}
 
@@ -151,21 +186,26 @@ def in_circle(images: Tensor) -> Tensor:
 def table(runs: list[dict[str, Any]]) -> str:
     """Return a Markdown table of the mean errors, with standard deviations where there are several seeds."""
     lines = [
-        "| data, training images, epochs | network | upright | turned | ratio | seeds |",
-        "|---|---|---|---|---|---|",
+        "| data, network, training images, epochs | layers | upright | turned | ratio | strong | seeds |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for dataset, examples, epochs in sorted({(run["dataset"], run["examples"], run["epochs"]) for run in runs}):
+    same = ("dataset", "examples", "network", "epochs")
+    for setting in sorted({tuple(run[name] for name in same) for run in runs}):
+        dataset, examples, network, epochs = setting
         for row in ROWS:
-            same = {"dataset": dataset, "examples": examples, "epochs": epochs, "row": row}
-            chosen = [run for run in runs if same.items() <= run.items()]
+            chosen = [run for run in runs if run["row"] == row and tuple(run[name] for name in same) == setting]
             if chosen:
-                upright, turned = ([run[name] for run in chosen] for name in ("upright", "turned"))
-                cells = (f"{dataset}, {examples:,}, {epochs}", TITLES[row], spread(upright), spread(turned))
-                lines.append(f"| {' | '.join(cells)} | {mean(turned) / mean(upright):.2f} | {len(chosen)} |")
+                upright, turned, strong = ([run[name] for run in chosen if name in run] for name in TESTS)
+                cells = (f"{dataset}, {network}, {examples:,}, {epochs}", TITLES[row], spread(upright), spread(turned))
+                cells += (f"{mean(turned) / mean(upright):.2f}", spread(strong), str(len(chosen)))
+                lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def spread(values: list[float]) -> str:
+    """Return the mean, with the standard deviation of several values; a dash if there are none."""
+    if not values:
+        return "-"
     return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
 
 

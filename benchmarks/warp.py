@@ -3,15 +3,13 @@
     python benchmarks/warp.py [--threads 2] [--json FILE]
 
 All implementations are measured in turns in one process on the same inputs. Torch alone, `affine_grid` and
-`grid_sample`, has affine warps only. Compare the ratios; the times depend on the machine.
+`grid_sample`, has affine warps only. The ratios are medians over rounds; the times depend on the machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,22 +18,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from kornia import __version__ as kornia_version
 from kornia.geometry.transform import homography_warp
+from turns import machine, take_turns
 
 import equivariant_transformers as et
 
 SHAPES = [(128, 1, 64, 64), (16, 3, 224, 224)]
+ROUNDS = 60
 
-
-def take_turns(functions: dict[str, Callable[[], object]], rounds: int = 60) -> dict[str, float]:
-    """Return the median time in milliseconds of each function; the functions are called in turns."""
-    times: dict[str, list[float]] = {name: [] for name in functions}
-    for turn in range(rounds + 5):
-        for name, function in functions.items():
-            start = time.perf_counter()
-            function()
-            if turn >= 5:
-                times[name].append(1e3 * (time.perf_counter() - start))
-    return {name: statistics.median(values) for name, values in times.items()}
+Times = dict[str, dict[str, dict[str, float]]]  # operation -> implementation -> milliseconds, and ratio to ours
 
 
 def matrices(batch: int, *groups: str) -> torch.Tensor:
@@ -47,7 +37,7 @@ def matrices(batch: int, *groups: str) -> torch.Tensor:
     return product
 
 
-def warp_times(shape: tuple[int, int, int, int]) -> dict[str, dict[str, float]]:
+def warp_times(shape: tuple[int, int, int, int]) -> Times:
     images = torch.rand(shape)
     size = shape[2:]
     grid = et.chart("log_polar").replace(size=size).grid()
@@ -73,12 +63,12 @@ def warp_times(shape: tuple[int, int, int, int]) -> dict[str, dict[str, float]]:
         for other in others.values():
             torch.testing.assert_close(ours(matrix), other(matrix), rtol=0, atol=1e-4)
         leaf = matrix.clone().requires_grad_()
-        found[f"{kind} {label}"] = take_turns({name: partial(run, matrix) for name, run in functions.items()})
+        found[f"{kind} {label}"] = take_turns({name: partial(run, matrix) for name, run in functions.items()}, ROUNDS)
         found[f"{kind}, gradient {label}"] = take_turns(
-            {name: partial(_forward_and_backward, run, leaf) for name, run in functions.items()}
+            {name: partial(_forward_and_backward, run, leaf) for name, run in functions.items()}, ROUNDS
         )
     found[f"log-polar grid {label}"] = take_turns(
-        {"ours": lambda: et.Warp.projective(homographies).sample(images, grid)}
+        {"ours": lambda: et.Warp.projective(homographies).sample(images, grid)}, ROUNDS
     )
     return found
 
@@ -87,14 +77,14 @@ def _forward_and_backward(run: Callable[[torch.Tensor], torch.Tensor], matrix: t
     run(matrix).sum().backward()
 
 
-def measure() -> dict[str, dict[str, float]]:
-    results = {}
+def measure() -> Times:
+    results: Times = {}
     for shape in SHAPES:
         results |= warp_times(shape)
     theta = torch.linspace(-1, 1, 128)
     for name in ("rotation", "x_shear", "x_perspective"):
-        results[f"matrix, {name}, 128"] = take_turns({"ours": partial(et.group(name).matrix, theta)})
-    results["grid, log_polar, 64 x 64"] = take_turns({"ours": et.chart("log_polar").grid})
+        results[f"matrix, {name}, 128"] = take_turns({"ours": partial(et.group(name).matrix, theta)}, ROUNDS)
+    results["grid, log_polar, 64 x 64"] = take_turns({"ours": et.chart("log_polar").grid}, ROUNDS)
     return results
 
 
@@ -104,13 +94,20 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    about = {**machine("cpu"), "kornia": kornia_version}
+    print(about)
     results = measure()
-    print(f"torch {torch.__version__}, kornia {kornia_version}, {arguments.threads} threads; median times in ms")
+    print(
+        f"{'median times in ms, and the ratio to ours':44s}"
+        + "".join(f"{name:>10s}" for name in ("ours", "kornia", "torch"))
+    )
     for name, times in results.items():
-        others = [f"{other} {times[other]:8.3f}  ratio {times[other] / times['ours']:.2f}" for other in times]
-        print(f"{name:40s} ours {times['ours']:8.3f}   {'   '.join(others[1:])}".rstrip())
+        cells = [
+            f"{row['ms']:10.3f}" + (f" ({row['ratio']:.2f})" if other != "ours" else "") for other, row in times.items()
+        ]
+        print(f"{name:44s}{''.join(cells)}")
     if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+        arguments.json.write_text(json.dumps({"machine": about, **results}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

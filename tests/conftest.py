@@ -45,5 +45,5 @@ def pytest_terminal_summary(terminalreporter):
     if left_out:
         names = ", ".join(chromium.NAMES)
         terminalreporter.write_line(
-            f"NOT TESTED: {len(left_out)} tests of the demo's page need playwright and Chromium ({names})."
+            f"NOT TESTED: {len(left_out)} tests of the demo and the live page need playwright and Chromium ({names})."
         )

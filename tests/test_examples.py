@@ -40,6 +40,22 @@ def test_examples_draw(script, pictures, tmp_path):
         assert (tmp_path / picture).stat().st_size > 10_000
 
 
+@pytest.mark.parametrize(("name", "least"), [("segmentation", 0.1), ("detection", 0.15)])
+def test_a_layer_helps_dense_predictions_on_turned_pictures(name, least, tmp_path):
+    """The first two figures of a row are for upright and for turned pictures, which are not square."""
+    pytest.importorskip("matplotlib")
+    command = [sys.executable, EXAMPLES / f"{name}.py", "--steps", "60", "--out", tmp_path]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    rows = re.findall(r"^(network.*?) +([\d.]+) +([\d.]+)(?: |$)", said, re.MULTILINE)
+    found = {row: (float(upright), float(turned)) for row, upright, turned in rows}
+    plain, everywhere, layer = (
+        found[row] for row in ("network", "network, trained on all angles", "network behind a layer")
+    )
+    assert layer[1] > max(plain[1], everywhere[1]) + least
+    assert layer[0] > plain[0] - 0.05  # upright pictures lose little
+    assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+
+
 @pytest.fixture
 def quickstart(monkeypatch, tmp_path):
     """Runs the quickstart on a tiny MNIST."""

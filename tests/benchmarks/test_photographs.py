@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from PIL import Image
 
 import equivariant_transformers as et
 from equivariant_transformers.data import ImageSet, Splits
@@ -37,22 +38,37 @@ def test_every_row_is_trained_tested_and_written(photographs, monkeypatch, tmp_p
     monkeypatch.setattr(sys, "argv", command)
     photographs["main"]()
     capsys.readouterr()
-    monkeypatch.setattr(sys, "argv", [*command, "--rows", "layer 180"])
+    monkeypatch.setattr(sys, "argv", [*command, "--rows", "layer strong"])
     photographs["main"]()  # replaces the first run of this row
     runs = json.loads(out.read_text())["runs"]
     assert [run["row"] for run in runs] == list(photographs["ROWS"])
-    assert all(run["test images"] == 16 and 0 <= run["upright"] <= 100 for run in runs)
+    assert all(run["test images"] == 16 for run in runs)
+    assert all(0 <= run[name] <= 100 for run in runs for name in photographs["TESTS"])
     table = photographs["table"](runs)
     assert table in page.read_text()
     assert table in capsys.readouterr().out
+
+
+def test_pictures_of_a_folder(photographs, monkeypatch, tmp_path, capsys):
+    for number, image in enumerate(few(160, 0).images):
+        folder = tmp_path / "pets" / f"class {number % 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{number}.png")
+    command = ["photographs.py", str(tmp_path / "pets"), "--size", "16", "--epochs", "1", "--rows", "none 15"]
+    monkeypatch.setitem(photographs["fit"].__globals__, "BATCH", 16)
+    monkeypatch.setattr(sys, "argv", [*command, "--out", str(tmp_path / "runs.json")])
+    photographs["main"]()
+    (run,) = json.loads((tmp_path / "runs.json").read_text())["runs"]
+    assert (run["dataset"], run["network"], run["test images"]) == ("pets", "resnet10", 32)
+    assert "| pets, resnet10," in capsys.readouterr().out
 
 
 def test_the_backbone_of_the_frozen_row_does_not_change(photographs):
     torch.manual_seed(0)
     finished = {"none 15": photographs["make"]("none 15", {}, 0)}
     before = {name: weight.clone() for name, weight in finished["none 15"].backbone.state_dict().items()}
-    network = photographs["make"]("frozen", finished, 0)
-    photographs["fit"](network, few(128, 0), et.Augmentation({"rotation": 0.2}), 1, 0, "frozen")
+    network = photographs["make"]("frozen 15", finished, 0)
+    photographs["fit"](network, few(128, 0), et.Augmentation({"rotation": 0.2}), 1, 0, "frozen 15")
     assert all(torch.equal(before[name], weight) for name, weight in network.backbone.state_dict().items())
     assert network.canonicalizer.layers[0].predictor.head.weight.abs().sum() > 0
 

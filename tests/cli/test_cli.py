@@ -37,6 +37,7 @@ from equivariant_transformers.models import build
 from equivariant_transformers.nn.canonicalizer import Canonicalized
 from equivariant_transformers.training import CHECKPOINT, Config, Stopped
 from equivariant_transformers.training import job as job_module
+from equivariant_transformers.training.aligning import default_augment
 from equivariant_transformers.training.checkpoint import read
 from equivariant_transformers.training.job import find_data
 
@@ -103,6 +104,7 @@ def test_train_writes_all_there_is_to_know(trained, bars):
         "checkpoint.safetensors",
         "config.yaml",
         "confusion.png",
+        "history.csv",
         "model.safetensors",
         "result.json",
     }
@@ -150,7 +152,10 @@ def test_settings_that_are_not_given_are_chosen_from_the_folder(et, bars, tmp_pa
     ("flags", "chosen"),
     [
         ({}, ("consistent", 0.0)),
-        ({"layers": "rotation"}, ("consistent", 0.0)),
+        ({"layers": "rotation"}, ("posterior", 1.0)),
+        ({"layers": "rotation", "predictor": "posterior"}, ("posterior", 1.0)),
+        ({"layers": "rotation", "predictor": "consistent"}, ("consistent", 0.0)),
+        ({"layers": "rotation", "alignment": "0"}, ("consistent", 0.0)),
         ({"layers": "rotation", "augment": "rotation=0.3"}, ("posterior", 1.0)),
         ({"layers": "rotation", "augment": "rotation=0.3", "alignment": "0.5"}, ("posterior", 0.5)),
         ({"layers": "rotation", "augment": "rotation=0.3", "alignment": "0"}, ("consistent", 0.0)),
@@ -161,9 +166,13 @@ def test_upright_photographs_are_aligned(bars, tmp_path, flags, chosen):
     for name in (bars, "cifar10"):
         config = make_config(name, None, flags)
         assert (config.predictor, config.alignment) == chosen
+        if config.alignment:
+            assert (config.keep, config.patience) == ("last", None)
+            assert config.augment == ((flags["augment"],) if "augment" in flags else default_augment(config.layers))
     (tmp_path / "config.yaml").write_text(to_yaml(config))
     assert make_config(None, tmp_path / "config.yaml", {}) == config
-    assert make_config("mnist", None, {**flags, "alignment": "0"}).predictor == flags.get("predictor", "consistent")
+    if flags.get("predictor") != "posterior":
+        assert make_config("mnist", None, {**flags, "alignment": "0"}).predictor == flags.get("predictor", "consistent")
     given = {"augment": flags["augment"]} if "augment" in flags else {}
     assert make_config("svhn", None, given).alignment == (1.0 if given else 0.0)
     assert make_config("svhn", None, given).predictor == "consistent"
@@ -183,7 +192,8 @@ def test_train_prints_the_predictor_and_the_alignment(et, bars, tmp_path):
     resume = ("train", "--config", tmp_path / "run" / "config.yaml", "--out", tmp_path / "run", "--epochs", 2)
     assert "\nlayers rotation, predictor posterior, alignment 1\n" in et(*resume).err
     assert Classifier.load(tmp_path / "run" / "model.safetensors").card.config.alignment == 1
-    wrong = et("train", bars, *SMALL, "--predictor", "posterior", "--out", tmp_path / "other", code=2)
+    other = ("--predictor", "posterior", "--alignment", "0", "--out", tmp_path / "other")
+    wrong = et("train", bars, *SMALL, *other, code=2)
     assert "learns from the alignment loss alone" in wrong.err
     wrong = et("train", bars, *SMALL, "--alignment", "1", "--out", tmp_path / "other", code=2)
     assert "alignment must be 0 without augment" in wrong.err
@@ -316,21 +326,29 @@ def test_the_directory_of_another_run_stays_as_it_was(et, bars, trained):
     assert {path: path.read_bytes() for path in trained.iterdir()} == before
 
 
-def test_tensorboard_on_request(et, bars, tmp_path, monkeypatch):
+def test_logs_on_request(et, bars, tmp_path, monkeypatch):
     written = []
     fake = types.ModuleType("torch.utils.tensorboard")
     fake.SummaryWriter = lambda directory, **_: types.SimpleNamespace(
-        add_scalar=lambda name, _, step: written.append((directory, name, step)), flush=lambda: None
+        add_scalar=lambda name, _, step: written.append((directory, name, step)),
+        add_image=lambda name, image, step: written.append((tuple(image.shape), name, step)),
+        flush=lambda: None,
     )
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
-    arguments = ("train", bars, *SMALL, "--epochs", 1, "--out", tmp_path, "--tensorboard")
-    et(*arguments)
+    arguments = ("train", bars, *SMALL, "--epochs", 1, "--out", tmp_path, "--log")
+    et(*arguments, "tensorboard")
     events = str(tmp_path / "tensorboard")
-    names = ("loss", "validation_error", "seconds", "learning_rate")
-    assert written == [(events, name, 1) for name in names]
+    names = ("loss", "validation_error", "learning_rate", "seconds")
+    *figures, (shape, *image) = written
+    assert figures == [(events, name, 1) for name in names]
+    assert image == ["canonical images", 1]
+    assert shape == (3, 2 * 64, 3 * 64)  # three validation images
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    _, err = et(*arguments, code=1)
-    assert err == "error: --tensorboard needs the package tensorboard: pip install tensorboard\n"
+    _, err = et(*arguments, "tensorboard", code=1)
+    message = "error: the log tensorboard needs the package tensorboard: pip install "
+    assert err.splitlines()[-1].startswith(message)
+    _, err = et(*arguments, "tensorbord", code=2)
+    assert err == "error: unknown log 'tensorbord'. Did you mean 'tensorboard'? The logs are: tensorboard, wandb\n"
 
 
 def test_a_terminal_gets_a_bar_that_fits(et, bars, tmp_path, monkeypatch):
@@ -453,6 +471,7 @@ def test_presets_are_complete(name):
     assert set(PRESETS) == set(DATASETS)
     config = make_config(name, None, {})
     sizes = {"projective": 64, "affnist": 40, "svhn": 32, "cifar": 32, "mnist-rts": 42, "sim2mnist": 96}
+    sizes |= {"homnist": 40, "rs-mnist": 56}
     size = next((side for start, side in sizes.items() if name.startswith(start)), 28)
     channels = 3 if name.startswith(("svhn", "cifar")) else 1
     network = build(
@@ -534,7 +553,7 @@ def test_evaluate_warns_of_a_folder_that_has_changed_since_training(et, bars, tm
     [
         "evaluate MODEL --device abacus",
         "evaluate MODEL --dataset nothing",
-        "evaluate MODEL --tta 2",
+        "evaluate MODEL --tta 0",
         "evaluate projective-mnist-plain --tta 2",
         "predict MODEL a.png --device abacus",
         "predict projective-mnist-softmax a.png --tta 0",
@@ -707,7 +726,9 @@ def test_data(et, tmp_path):
     listed = {entry["name"]: entry for entry in json.loads(et("data", "list", "--json").out)}
     assert listed["blank"]["present"]
     assert "30 train" in et("data", "fetch", "blank", "--option", "examples=30").out
-    assert et("data", "show", "blank", "--out", tmp_path / "sheet.png").out == f"{tmp_path / 'sheet.png'}\n"
+    shown = et("data", "show", "blank", "--out", tmp_path / "sheet.png").out.splitlines()
+    assert shown[0].split() == ["class", "train", "validation", "test"]
+    assert shown[-1] == str(tmp_path / "sheet.png")
     assert et("data", "fetch", "blank", "--option", "fail=no", code=1).err == "error: the disk said no\n"
 
 
@@ -737,7 +758,7 @@ def test_info(et, tmp_path, monkeypatch):
         ("predict --qqqq", 2, "No such option: --qqqq. Try et predict --help"),
         ("train", 2, "nothing to train on"),
         ("train mnits", 2, "unknown preset 'mnits'. Did you mean 'mnist'?"),
-        ("train ./no/such/folder", 2, "there is no folder ./no/such/folder"),
+        ("train ./no/such/folder", 2, "there is no folder or CSV file ./no/such/folder"),
         ("train mnist --layers x_sheer", 2, "unknown chart 'x_sheer'. Did you mean 'x_shear'?"),
         ("train mnist --chart polar", 2, "unknown chart 'polar'"),
         ("train mnist --augment rotatoin=1", 2, "unknown group 'rotatoin'. Did you mean 'rotation'?"),

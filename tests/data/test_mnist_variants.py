@@ -1,7 +1,8 @@
-"""affNIST, Rotated MNIST, MNIST-RTS and SIM2MNIST: digits that are known, under transformations that are known."""
+"""affNIST, and the sets made by recipes: digits that are known, under transformations that are known."""
 
 import dataclasses
 import math
+from functools import partial
 from importlib import import_module
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matfiles import write_mat
 
-from equivariant_transformers import Warp
+from equivariant_transformers import Warp, data
 from equivariant_transformers.data import cache, synthesis
 
 affnist, mnist, rotated_mnist = (
@@ -160,8 +161,10 @@ def test_other_files_are_refused(few_digits, tmp_path):
 
 # By recipes
 
+RECIPES = [getattr(rotated_mnist, name) for name in ("ROTATED", "RTS", "SIM2", "RS", "SCALE")]
 
-@pytest.mark.parametrize("recipe", [rotated_mnist.ROTATED, rotated_mnist.RTS, rotated_mnist.SIM2], ids=lambda r: r.name)
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: r.name)
 def test_recipes(few_digits, recipe):
     small = dataclasses.replace(recipe, counts=(20, 10, 15))
     splits = rotated_mnist.by_recipe(small, seed=2)
@@ -169,12 +172,15 @@ def test_recipes(few_digits, recipe):
     again, other = rotated_mnist.by_recipe(small, seed=2), rotated_mnist.by_recipe(small, seed=3)
     assert torch.equal(splits.test.images, again.test.images)
     assert not torch.equal(splits.test.images, other.test.images)
+    side = recipe.size * recipe.enlarged
     for part in splits:
-        assert part.images.shape[1:] == (1, recipe.size, recipe.size)
+        assert part.images.shape[1:] == (1, side, side)
         assert (part.name, part.mean) == (recipe.name, splits.train.mean)
         assert "regenerated from MNIST" in part.origin
     poses = dict(zip(recipe.pose_names, torch.cat([part.poses for part in splits]).unbind(-1), strict=True))
-    assert 0.8 * recipe.turn < poses["rotation"].abs().max() <= recipe.turn
+    assert ("rotation" in poses) == (recipe.turn > 0)
+    if recipe.turn:
+        assert 0.8 * recipe.turn < poses["rotation"].abs().max() <= recipe.turn
     if recipe.scales is not None:
         low, high = recipe.scales
         sizes = poses["dilation"].neg().exp()
@@ -182,7 +188,42 @@ def test_recipes(few_digits, recipe):
         assert sizes.max() - sizes.min() > 0.7 * (high - low)
 
 
-@pytest.mark.parametrize("recipe", [rotated_mnist.RTS, rotated_mnist.SIM2], ids=lambda r: r.name)
+def test_published_numbers_of_images_and_pixels():
+    sizes = {recipe.name: (recipe.counts, recipe.size * recipe.enlarged) for recipe in RECIPES}
+    assert sizes["RS-MNIST"] == ((5_000, 2_000, 50_000), 56)
+    assert sizes["Scale-MNIST"] == ((10_000, 2_000, 50_000), 28)
+
+
+def test_enlarged_images_have_the_same_poses_and_their_own_normalisation(few_digits):
+    small = dataclasses.replace(rotated_mnist.RS, counts=(20, 10, 15))
+    large, usual = (rotated_mnist.by_recipe(dataclasses.replace(small, enlarged=factor)) for factor in (2, 1))
+    for part, other in zip(large, usual, strict=True):
+        assert torch.equal(part.poses, other.poses)
+        corners = part.images[..., :: 2 * 27 + 1, :: 2 * 27 + 1], other.images[..., ::27, ::27]
+        assert torch.equal(*corners)
+        found = torch.nn.functional.interpolate(part.images.float(), size=(28, 28), mode="bilinear", align_corners=True)
+        assert (found - other.images.float()).abs().mean() < 3
+    assert large.train.mean == pytest.approx((large.train.images.double().mean().item(),))
+    assert large.test.mean == large.train.mean
+
+
+@pytest.mark.parametrize("name", ["mnist_rts", "rs_mnist", "affnist", "homnist"])
+def test_fewer_images_are_a_subset(few_digits, monkeypatch, name):
+    tested = {"test_copies": 1} if name in ("affnist", "homnist") else {"test_examples": 6}
+    load = getattr(data, name)
+    if name not in ("affnist", "homnist"):
+        load = partial(rotated_mnist.by_recipe, dataclasses.replace(load.args[0], counts=(20, 10, 15)))
+    full, some = load(), load(examples=9, **tested)
+    assert [len(part) for part in some] == [9, len(full.validation), tested.get("test_examples", 20)]
+    for part, whole in zip(some, full, strict=True):
+        assert torch.equal(part.images, whole.images[: len(part)])
+        assert torch.equal(part.labels, whole.labels[: len(part)])
+    for wrong in (0, 70_000):
+        with pytest.raises(ValueError, match=f"examples must be from 1 to .*, got {wrong}"):
+            load(examples=wrong)
+
+
+@pytest.mark.parametrize("recipe", [recipe for recipe in RECIPES if recipe.moved], ids=lambda r: r.name)
 def test_each_digit_is_used_once_and_not_cropped(few_digits, recipe):
     small = dataclasses.replace(recipe, counts=(20, 10, 15))
     train, test = mnist.digits()
@@ -192,3 +233,57 @@ def test_each_digit_is_used_once_and_not_cropped(few_digits, recipe):
         assert torch.equal(base.images[30:], test.images[:15])
     for part, images in zip(rotated_mnist.by_recipe(small), base.images.split((20, 10, 15)), strict=True):
         assert not outside(images, part).any()
+
+
+# Official files of Rotated MNIST
+
+
+def write_amat(path, images, labels):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = np.concatenate((images.reshape(len(images), -1) / 255, labels[:, None]), 1)
+    np.savetxt(path, rows, fmt="%.7g")
+
+
+@pytest.fixture
+def rotated_files(few_digits, monkeypatch, tmp_path):
+    """Official files with few digits, and the digits in them."""
+    monkeypatch.setattr(rotated_mnist, "ROTATED", dataclasses.replace(rotated_mnist.ROTATED, counts=(12, 8, 9)))
+    generator = np.random.default_rng(0)
+    images, labels = generator.integers(0, 256, (29, 28, 28)), generator.integers(0, 10, 29)
+    for file, part in zip(rotated_mnist.OFFICIAL, (slice(20), slice(20, None)), strict=True):
+        write_amat(tmp_path / "files" / file, images[part], labels[part])
+    return tmp_path / "files", torch.from_numpy(images).to(torch.uint8), torch.from_numpy(labels)
+
+
+def test_official_files_of_rotated_mnist(rotated_files, monkeypatch, tmp_path):
+    folder, images, labels = rotated_files
+    splits = rotated_mnist.rotated_mnist(files=folder)
+    assert [len(part) for part in splits] == [12, 8, 9]
+    assert torch.equal(torch.cat([part.images[:, 0] for part in splits]), images)
+    assert torch.equal(torch.cat([part.labels for part in splits]), labels)
+    assert all("official" in part.origin and part.poses is None for part in splits)
+    assert splits.test.mean == splits.train.mean
+    assert len(rotated_mnist.rotated_mnist(files=folder, examples=5, test_examples=3).test) == 3
+    assert "regenerated" in rotated_mnist.rotated_mnist().test.origin
+    folder.rename(cache.root() / "rotated-mnist")
+    assert "official" in rotated_mnist.rotated_mnist().test.origin
+
+
+def test_other_files_of_rotated_mnist_are_refused(rotated_files, tmp_path):
+    folder, images, labels = rotated_files
+    with pytest.raises(FileNotFoundError, match=r"contains no mnist_all_rotation.*amat"):
+        rotated_mnist.rotated_mnist(files=tmp_path)
+    path = folder / rotated_mnist.OFFICIAL[0]
+    write_amat(path, images[:19].numpy(), labels[:19].numpy())
+    with pytest.raises(ValueError, match="must hold 20 rows of 784 pixels and a label"):
+        rotated_mnist.rotated_mnist(files=folder)
+    for bad in (labels[:20].numpy() + 10, labels[:20].numpy() + 0.5):
+        write_amat(path, images[:20].numpy(), bad)
+        with pytest.raises(ValueError, match="labels are not digits"):
+            rotated_mnist.rotated_mnist(files=folder)
+    write_amat(path, 255.0 * images[:20].numpy(), labels[:20].numpy())
+    with pytest.raises(ValueError, match="pixels are not between 0 and 1"):
+        rotated_mnist.rotated_mnist(files=folder)
+    path.write_text("no numbers")
+    with pytest.raises(ValueError, match="must hold 20 rows"):
+        rotated_mnist.rotated_mnist(files=folder)

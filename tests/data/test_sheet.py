@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from photos import write_folder
+from PIL import Image
 
-from equivariant_transformers.data import ImageSet
+from equivariant_transformers.data import ImageSet, from_csv, from_folder
 from equivariant_transformers.data.sheet import contact_sheet
 
 
@@ -41,3 +43,28 @@ def test_long_names_and_oblong_images_fit():
     long = contact_sheet(ImageSet(images=images.images, labels=images.labels, name="x" * 150, classes=("y" * 150,) * 3))
     assert long.size == short.size
     assert np.asarray(long)[:, -8:].min() == 255  # nothing runs off the edge
+
+
+def padding(sheet):
+    return (np.asarray(sheet) == (230, 0, 126)).all(-1).sum()
+
+
+def test_padding_and_original_sizes_of_files_are_drawn(tmp_path):
+    write_folder(tmp_path / "oblong", 6)
+    oblong = from_folder(tmp_path / "oblong", size=64, memory=0, validation=0, test=0).train
+    sheet = contact_sheet(oblong)
+    assert padding(sheet) > 1000
+    square = from_folder(tmp_path / "oblong", size=64, validation=0, test=0).train
+    assert padding(contact_sheet(square)) == 0  # images in memory have no original
+    Image.new("RGB", (64, 64)).save(tmp_path / "one.png")
+    (tmp_path / "one.csv").write_text("path,label\none.png,only\n")
+    one = from_csv(tmp_path / "one.csv", size=64, memory=0, validation=0, test=0).train
+    assert padding(contact_sheet(one)) == 0  # a square picture has no padding
+
+
+def test_many_classes_fit_on_a_sheet():
+    images = torch.zeros(200, 1, 8, 8, dtype=torch.uint8)
+    names = tuple(map(str, range(200)))
+    sheet = contact_sheet(ImageSet(images=images, labels=torch.arange(200), name="many", classes=names))
+    assert sheet.height < 5000
+    assert sheet.width < 5000

@@ -18,9 +18,10 @@ from equivariant_transformers.data.imageset import ImageSet
 from equivariant_transformers.data.mnist_set import Digits
 from equivariant_transformers.data.projective_mnist_set import PERSPECTIVE, POSE_NAMES, RANGES
 from equivariant_transformers.data.synthesis import image_set
-from equivariant_transformers.demo import drawing, poses, scene, uploads
+from equivariant_transformers.demo import drawing, opening, photographs, poses, scene, uploads
 from equivariant_transformers.demo.work import Work
 from equivariant_transformers.hub.classifier import Card, Classifier
+from equivariant_transformers.hub.zoo import find
 from equivariant_transformers.training import Config
 
 REST = dict.fromkeys(POSE_NAMES, 0.0)
@@ -105,6 +106,76 @@ def test_the_marker_stands_where_the_heat_is(model, digit):
         for axis in layer.axes:
             centre = sum(place * weight for place, weight in zip(axis.positions, axis.weights, strict=True))
             assert axis.marker == pytest.approx(centre / sum(axis.weights), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("group", "slider"), [("x_shear", (-0.8, 0.8)), ("hyperbolic_rotation", (-0.3, 0.3)), ("dilation", (1.1, 1.9))]
+)
+def test_the_marker_and_the_content_move_with_the_slider(digit, group, slider):
+    to_theta = next(each.to_theta for each in poses.SLIDERS if each.group == group)
+    single = network(4, layers=(group,))
+    views = [scene.make_scene(single, None, digit, {**REST, group: to_theta(value)}).layers[0] for value in slider]
+    assert views[0].axes[0].marker < views[1].axes[0].marker - 0.02
+    columns = [view.seen.double().sum((0, 1)) for view in views]
+    places = [float((each * torch.linspace(0, 1, len(each))).sum() / each.sum()) for each in columns]
+    assert places[0] < places[1] - 0.02
+
+
+def test_an_axis_of_a_rotation_runs_with_its_slider(digit):
+    single = network(4, layers=("rotation",))
+    axes = [scene.make_scene(single, None, digit, {**REST, "rotation": turn}).layers[0].axes[0] for turn in (0.0, 0.5)]
+    assert (axes[1].marker - axes[0].marker) % 1 == pytest.approx(0.5 / (2 * math.pi), abs=0.03)
+
+
+@given(low=st.floats(-1e4, 1e4), width=st.floats(1e-3, 1e4))
+def test_ticks_are_few_round_numbers_in_their_range(low, width):
+    found = drawing.ticks(low, low + width)
+    assert 2 <= len(found) <= 6
+    for value, label in found:
+        assert low - 1e-5 * width <= value <= low + (1 + 1e-5) * width
+        assert float(label) == pytest.approx(value, abs=1e-3 * width)
+
+
+@pytest.mark.parametrize("slider", poses.SLIDERS, ids=lambda slider: slider.group)
+@given(error=st.floats(-0.01, 0.01))
+def test_a_small_error_of_a_curve_does_not_change_its_ticks(slider, error):
+    low, high = slider.range
+    expected = [label for _, label in drawing.ticks(low, high)]
+    found = [label for _, label in drawing.ticks(low - abs(error), high + abs(error) / 3)]
+    assert found == expected
+    assert max(map(len, found)) <= 4
+
+
+def test_the_demo_opens_where_the_plain_network_fails():
+    model, plain = (find(name) for name in ("projective-mnist", "projective-mnist-plain"))
+    index, pose = opening.of_digits(model, plain, uploads.samples())
+    shown = scene.make_scene(model, plain, uploads.samples()[index], pose)
+    assert max(range(10), key=shown.shares.__getitem__) == index
+    assert max(range(10), key=shown.plain_shares.__getitem__) != index
+    assert poses.possible(pose) == pytest.approx(pose)
+
+
+def test_the_demo_opens_upright_if_there_is_nothing_to_compare(model, plain):
+    assert opening.of_digits(model, None, uploads.samples()) == (7, REST)
+    assert opening.of_digits(model, model, uploads.samples()) == (7, REST)  # never wrong where the other is right
+    assert opening.of_digits(network(classes=("a", "b")), plain, uploads.samples()) == (7, REST)
+
+
+@torch.no_grad()
+def test_the_first_photograph_is_turned_back():
+    uprighting = photographs.uprighting()
+    index, turn = opening.of_photographs(uprighting, photographs.samples())
+    pose = torch.tensor([[turn if name == "rotation" else 0.0 for name in POSE_NAMES]])
+    found = uprighting(photographs.samples()[index : index + 1], pose)
+    assert abs(turn) >= math.pi / 2 - 1e-3
+    assert math.remainder(float(found["predicted"]) - turn, 2 * math.pi) == pytest.approx(0, abs=math.radians(10))
+    side = photographs.SIDE
+    inside = torch.hypot(*torch.meshgrid(*[torch.linspace(-1, 1, side)] * 2, indexing="ij")) < 0.9
+    before, after = (
+        (found[name][0].float() - photographs.samples()[index].float()).abs()[:, inside].mean()
+        for name in ("distorted", "canonical")
+    )
+    assert after < 0.5 * before
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 SIZES = {"desktop": {"width": 1280, "height": 800}, "phone": {"width": 390, "height": 844}}
 ONE_SIZE = pytest.mark.parametrize("page", ["desktop"], indirect=True)
+CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
 SOON = 20_000  # ms, on a busy machine
 
 
@@ -28,7 +29,7 @@ def browser():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium.path(), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chromium.path(), args=["--no-sandbox", *CAMERA])
         yield browser
         browser.close()
 
@@ -151,6 +152,42 @@ def test_the_orbit_of_each_slider_can_be_chosen(page):
     orbit = Shown(page, ".et-orbit")
     page.get_by_label("Rotation", exact=True).check()
     assert "No layer predicts rotation" in orbit.changes()
+
+
+def test_photographs_are_picked_turned_uploaded_and_taken(page, tmp_path):
+    page.get_by_role("tab", name="Photographs").click()
+    page.wait_for_selector("#et-photo-result .et-round")
+    result = Shown(page, "#et-photo-result .et-hero")
+    page.click("[aria-label='Cat']")
+    result.changes()
+    result = Shown(page, "#et-photo-result .et-hero")
+    page.click("#et-photo-reset")
+    result.changes()
+    assert page.input_value("#et-photo-rotation input[type=number]") == "0"
+    result = Shown(page, "#et-photo-result .et-hero")
+    page.fill("#et-photo-rotation input[type=number]", "75")
+    result.changes()
+    chooser = "#et-photo-choose input[type=file]"
+    path = tmp_path / "picture.png"
+    path.write_bytes(BAD["text"][0])
+    result = Shown(page, "#et-photo-result .et-hero")
+    page.set_input_files(chooser, path)
+    page.locator("#et-photo-message", has_text=BAD["text"][1]).wait_for()
+    assert page.inner_html("#et-photo-result .et-hero") == result.before
+    path = tmp_path / "picture.jpg"
+    path.write_bytes(GOOD["photograph"])
+    page.set_input_files(chooser, path)
+    result.changes()
+    page.locator("#et-photo-message .et-note").wait_for(state="detached")
+    result = Shown(page, "#et-photo-result .et-hero")
+    page.click(".et-camera")
+    page.get_by_text("Take the picture").wait_for()
+    page.wait_for_function("document.querySelector('.et-album video').videoWidth > 0")
+    page.get_by_text("Take the picture").click()
+    result.changes()
+    assert page.locator(".et-album [aria-pressed=true]").count() == 0
+    assert page.inner_text(".et-camera") == "Webcam"
+    assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
 
 
 def test_everything_fits_the_screen(page):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from equivariant_transformers.data.pictures import PictureError
-from equivariant_transformers.demo import uploads
+from equivariant_transformers.demo import photographs, uploads
 
 
 def paper(height=90, width=70):
@@ -113,6 +113,16 @@ def test_every_bad_file_gives_a_reason(name):
     assert len(str(caught.value)) < 120
 
 
+@pytest.mark.parametrize("name", [*GOOD, *BAD])
+def test_every_file_gives_a_photograph_or_a_reason(name):
+    if name in GOOD or "contrast" in BAD[name][1]:  # a photograph needs no ink
+        data = GOOD[name] if name in GOOD else BAD[name][0]
+        assert uploads.read_photograph(data).shape == (3, photographs.SIDE, photographs.SIDE)
+    else:
+        with pytest.raises(PictureError, match=BAD[name][1]):
+            uploads.read_photograph(BAD[name][0])
+
+
 @given(st.sampled_from(sorted(GOOD)), st.data())
 def test_damage_gives_a_digit_or_a_reason(name, data):
     damaged = bytearray(GOOD[name])
@@ -159,5 +169,6 @@ def test_drawings_come_as_urls():
         url[:200],
         url + "\u00fc\u4e03\ud800",
     ):
-        with pytest.raises(PictureError):
-            uploads.read_drawing(bad)
+        for read in (uploads.read_drawing, uploads.read_frame):
+            with pytest.raises(PictureError):
+                read(bad)

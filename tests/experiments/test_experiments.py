@@ -1,6 +1,7 @@
 """Tables as runs: nothing is repeated, nothing is lost, and the report says what the files hold."""
 
 import dataclasses
+import inspect
 import itertools
 import json
 import math
@@ -26,6 +27,7 @@ from equivariant_transformers.experiments import (
     Cell,
     Experiment,
     display,
+    field,
     figures,
     report,
     results,
@@ -102,6 +104,14 @@ def contents(folder):
         ("svhn", "ResNet-18, equivariant", [7.81, 6.37, 4.50, 2.57]),
         ("affnist", "ET-LP translation, x-shear", [98.3, None]),
         ("affnist", "CNN", [88.3, None]),
+        ("affnist-centred", "ET-LP projective", [98.45]),
+        ("homnist", "ET-LP projective", [96.0]),
+        ("homnist", "no layers", [None]),
+        ("rotated-mnist", "ET-LP projective", [0.89]),
+        ("rts", "ET-LP projective", [0.5]),
+        ("sim2mnist", "ET-LP projective", [5.03]),
+        ("rs-mnist", "ET-LP projective", [95.8]),
+        ("scale-mnist", "ET-LP projective", [98.3]),
     ],
 )
 def test_the_figures_are_the_papers(name, row, figures):
@@ -130,6 +140,55 @@ def test_every_network_can_be_built_on_a_data_set_that_exists():
             )
             assert isinstance(job_module.make_module(config, images), torch.nn.Module)
     assert len(built) == 23
+
+
+@pytest.mark.parametrize("name", field.BENCHMARKS)
+def test_benchmarks_share_one_recipe_and_run_on_their_data_set(name, monkeypatch, tmp_path):
+    monkeypatch.setenv("ET_DATA", str(tmp_path))
+    experiment, benchmark = EXPERIMENTS[name], field.BENCHMARKS[name]
+    cells = {cell.row: cell.config for cell in experiment.cells}
+    assert (experiment.seeds, experiment.value(entry(TINY, 3.0))) == (3, 97.0 if benchmark.accuracy else 3.0)
+    known = inspect.signature(data.DATASETS[benchmark.dataset].load).parameters
+    assert "examples" in known
+    for config in cells.values():
+        assert config.epochs * config.examples == pytest.approx(1_500_000, rel=0.02)
+        assert config.learning_rate_in(config.epochs) / config.learning_rate == pytest.approx(0.046, rel=0.01)
+        assert config.keep == "last"
+    recipes = {EXPERIMENTS[other].cells[0].config for other in field.BENCHMARKS}
+    same = {"dataset": "", "examples": None, "network": "z2cnn", "epochs": 1, "lr_decay": 0.9}
+    assert len({config.replace(**same) for config in recipes}) == 1
+    looked = cells["ET-LP projective, augmentation, 8-fold TTA"]
+    assert cells["ET-LP projective, augmentation"] in runner._alike(looked)  # is trained once
+    side = {"rotated-mnist": 28, "scale-mnist": 28, "rts": 42, "sim2mnist": 96, "rs-mnist": 56}.get(name, 40)
+    blank = ImageSet(
+        images=torch.zeros(1, 1, side, side, dtype=torch.uint8), labels=torch.zeros(1).long(), name="blank"
+    )
+    for row in ("no layers", "ET-LP projective", "ET-Cartesian projective, rotation/scale layer"):
+        network = job_module.make_module(cells[row], blank).eval()
+        with torch.no_grad():
+            assert network(torch.rand(1, 1, side, side)).isfinite().all()
+
+
+def test_a_benchmark_runs_from_the_data_to_the_record(monkeypatch, tmp_path):
+    tiny_mnist.install(monkeypatch, tmp_path / "cache")
+    monkeypatch.setattr("equivariant_transformers.data.affnist_set.VALIDATION", 15)
+    (config, *_) = EXPERIMENTS["homnist"].configs()
+    small = config.replace(examples=16, epochs=1, batch_size=8, layers=config.layers[:2], device="cpu")
+    (record,) = runner.run([small], folder=tmp_path / "results" / "homnist", checkpoints=tmp_path / "runs")
+    assert 0 <= record.test_error <= 100
+    assert "homNIST's recipe" in record.origin
+    assert record.parameters > 150_000
+
+
+def test_tables_of_benchmarks_show_costs(tmp_path):
+    config = EXPERIMENTS["homnist"].configs(seeds=1)[0]
+    for seed in (0, 1):
+        results.save(entry(config.replace(seed=seed), 3.0 + seed, parameters=123_456, seconds=60.0), tmp_path / "a")
+    head, _, first, *rest = report.table("homnist", tmp_path).splitlines()
+    assert head.endswith("| parameters | time per run |")
+    assert first.endswith("<br>LieLAC 96 | 123,456 | 1m00s |")
+    assert "**96.50\u00a0±\u00a00.71**" in first
+    assert rest[0].endswith("| not measured |  |  |")
 
 
 def test_the_protocol_is_the_papers():
@@ -180,10 +239,10 @@ class OffTheCPU(TorchDispatchMode):
         return out
 
 
-PICTURES = {"projective-mnist": (1, 64, 64), "affnist": (1, 40, 40), "svhn": (3, 32, 32)}
+PICTURES = {"projective-mnist": (1, 64, 64), "affnist": (1, 40, 40), "svhn": (3, 32, 32), "homnist": (1, 40, 40)}
 NETWORKS = {
     f"{name}, {cell.row}": cell.config
-    for name in ("table1", "affnist", "svhn", "beat")
+    for name in ("table1", "affnist", "svhn", "beat", "homnist")
     for cell in EXPERIMENTS[name].cells
     if cell.priority[0] == 0 and (name != "beat" or cell.config.augment)
 }

@@ -5,6 +5,7 @@ import fractions
 import itertools
 
 import numpy as np
+import pytest
 import sympy as sp
 import torch
 
@@ -36,6 +37,7 @@ def assert_chart(chart):
         assert result.isfinite().all()
 
 
+@pytest.mark.filterwarnings("ignore:the chart of")
 def test_random_formulas(fuzz):
     """A pair of formulas that were not made to be a group is one in the rarest cases."""
 
@@ -47,6 +49,7 @@ def test_random_formulas(fuzz):
     fuzz(check, cases=20, allowed=(TypeError, ValueError))
 
 
+@pytest.mark.filterwarnings("ignore:the chart of")
 def test_random_shears(fuzz):
     """(x + theta f(y), y) is a group for any f."""
 
@@ -88,6 +91,7 @@ JUNK = (
 )  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:the chart of")
 def test_random_junk(fuzz):
     def check(random):
         kind, junk = random.randrange(4), random.choice(JUNK)
@@ -151,6 +155,7 @@ def _centres(dtype):
     return torch.stack(torch.broadcast_tensors(x, y), -1).expand(2, 6, 7, 2)
 
 
+@pytest.mark.filterwarnings("ignore:the chart of")
 def test_random_vector_fields_have_finite_charts(fuzz):
     def check(random):
         chart = et.derive(vector_field(random))

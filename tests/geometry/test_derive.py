@@ -17,6 +17,7 @@ import equivariant_transformers as et
 from equivariant_transformers.geometry.derivation import coverage
 from equivariant_transformers.geometry.derivation.algorithm import derive
 from equivariant_transformers.geometry.derivation.time_limit import within
+from equivariant_transformers.geometry.derivation.usefulness import usefulness, warn_unless_useful
 
 x, y, theta = sp.symbols("x y theta")
 r2 = x**2 + y**2
@@ -301,10 +302,14 @@ def test_flows_without_a_formula_are_numeric():
         derive(et.RADIAL_LENS, method="symbolic")
 
 
+def turned(angle):
+    return x * cos(angle) - y * sin(angle), x * sin(angle) + y * cos(angle)
+
+
 def test_without_a_closed_form_the_answer_is_numeric():
     """A twist turns every circle at its own speed, so no coordinate has one period."""
-    angle = theta * r2
-    chart = derive((x * cos(angle) - y * sin(angle), x * sin(angle) + y * cos(angle)))
+    with pytest.warns(UserWarning, match="closed with different periods"):
+        chart = derive(turned(theta * r2))
     assert chart.formulas is None
     points = sample(chart, count=40).requires_grad_()
     u = chart.to_canonical(points)
@@ -472,3 +477,44 @@ def test_the_unit_of_the_parameter_does_not_matter():
     result = et.self_consistency(layer, glyphs(64), (-60, 60))
     assert result.slope[0] == pytest.approx(1, abs=0.02)
     assert result.median[0] < 0.02
+
+
+@pytest.mark.parametrize(
+    ("transformation", "reason"),
+    [
+        (turned(theta * exp(-4 * r2)), r"its pose runs from -\d+ to \d+.*speed varies less.*chart\.replace\(ranges="),
+        (turned(theta * exp(-r2)), r"follows theta with slope .*et\.self_consistency"),
+        ((x + theta * exp(-100 * (y - 0.3) ** 2), y), "samples .the image is 2 wide"),
+    ],
+)
+def test_a_chart_of_little_use_says_what_to_change(transformation, reason):
+    with pytest.warns(UserWarning, match=rf"the chart of 'odd' is of little use to a layer: .*{reason}") as caught:
+        derive(transformation, name="odd")
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_usefulness_follows_the_ranges():
+    """A chart that ends in the middle of the picture covers less and follows less; a coarse one has long strides."""
+    whole = usefulness(et.chart("dilation"))
+    part = et.chart("dilation").replace(ranges=((-1.0, -0.6), (-np.pi, np.pi)))
+    assert (whole.coverage, whole.error) > (0.99, 0)
+    assert abs(whole.slope - 1) < 0.1
+    assert usefulness(part).coverage < 0.2
+    assert usefulness(part).slope < 0.5
+    coarse = et.chart("dilation").replace(size=(64, 8))
+    assert usefulness(coarse).stride == pytest.approx(8 * whole.stride)
+    with pytest.warns(UserWarning, match=r"it covers \d+% of the image"):
+        warn_unless_useful(part)
+
+
+@pytest.mark.parametrize("transformation", [(x / lens, y / lens), et.RADIAL_LENS], ids=["formula", "flow"])
+def test_a_lens_is_followed(transformation):
+    """Orbits run into the centre without an end; two derivatives fade out the content there."""
+    chart = derive(transformation, name="lens")
+    assert chart.order == 2
+    slopes = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        pictures = glyphs(128)
+        slopes.append(et.self_consistency(et.EquivariantTransformer(chart), pictures, (-0.5, 0.5), size=(64, 64)).slope)
+    assert abs(float(torch.stack(slopes).mean()) - 1) < 0.15

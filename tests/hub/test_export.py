@@ -120,6 +120,10 @@ def test_a_model_is_exported_for_any_batch(model, tmp_path, monkeypatch, capfd, 
     assert said["file"] == str(tmp_path / "out" / name)
     assert said["format"] == form
     assert 0 <= said["difference"] <= 1e-4
+    if name == "model.onnx":  # the exporter notes stack traces
+        content = Path(said["file"]).read_bytes()
+        assert b"stack_trace" not in content
+        assert str(Path(et.__file__).parent).encode() not in content
     exported, card = load(said["file"])
     classifier = Classifier.load(model)
     assert Card.from_dict(json.loads(card)) == classifier.card
@@ -224,3 +228,22 @@ def test_bad_arguments_are_named_before_the_export(tmp_path, monkeypatch):
         with pytest.raises((TypeError, ValueError), match=message):
             to_program(module, tmp_path / "new.pt2", given)
     assert {path.name for path in tmp_path.iterdir()} == {"file", "pipe"}
+
+
+@torch.no_grad()
+def test_a_regression_exports_its_values_in_their_units(tmp_path):
+    images = torch.randint(256, (6, 1, 16, 20), dtype=torch.uint8)
+    values = 1e6 + 5e4 * torch.rand(6, 2)
+    card = Card.of(
+        Config(task="regression"), ImageSet(images=images, labels=values, name="noise", classes=("weight", "height"))
+    )
+    module = card.build(
+        lambda channels, count: nn.Sequential(nn.Conv2d(channels, count, 5), nn.AvgPool2d((12, 16)), nn.Flatten())
+    )
+    classifier = Classifier(module, card).eval()
+    assert to_onnx(classifier, tmp_path / "model.onnx") < 1e-5  # relative to the values
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    assert [output.name for output in session.get_outputs()] == ["values"]
+    found = torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
+    torch.testing.assert_close(found, classifier(images), rtol=1e-5, atol=0)
+    assert (found / 1e6 - 1).abs().max() < 0.2

@@ -15,7 +15,8 @@ CHARTS = pytest.mark.parametrize("name", list(et.CHARTS))
 
 
 def with_evidence(out, evidence):
-    return dataclasses.replace(out, steps=(dataclasses.replace(out.steps[0], evidence=evidence),))
+    first = dataclasses.replace(out.steps[0], evidence=evidence)
+    return dataclasses.replace(out, steps=(first, *out.steps[1:]))
 
 
 @CHARTS
@@ -38,6 +39,25 @@ def test_the_best_position_is_the_one_that_undoes_the_warp(name):
     )
     best = torch.unravel_index(losses.argmin(), shape[1:])
     assert tuple(int(index) for index in reversed(best)) == tuple(expected)
+
+
+@pytest.mark.parametrize("shear", [-0.6, 0.0, 0.6])
+@pytest.mark.parametrize("later", [["x_shear"], ["x_shear", "x_perspective"], ["x_shear", "x_shear", "dilation"]])
+def test_the_first_layer_leaves_to_later_layers_what_they_undo(shear, later):
+    """The rotation nearest to a rotation and this shear would be 17 degrees off, and no shear undoes the rest."""
+    canonicalizer = et.Canonicalizer(["rotation", *later], in_channels=1, channels=4).eval()
+    angles = -canonicalizer.layers[0].chart.axes()[0]
+    turn = angles[20]
+    start = group_warp(et.group("x_shear"), torch.tensor([shear])) @ group_warp(et.group("rotation"), turn[None])
+    out = canonicalizer(torch.rand(1, 1, 32, 32), start)
+    first = dataclasses.replace(out, steps=out.steps[:1])
+    alone, stacked = (
+        torch.stack([et.alignment_loss(with_evidence(whole, 20 * one[None])) for one in torch.eye(len(angles))])
+        for whole in (first, out)
+    )
+    spacing = 2 * math.pi / len(angles)
+    assert (angles[stacked.argmin()] - turn).abs() < 0.1 * spacing
+    assert (angles[alone.argmin()] - turn).abs() == pytest.approx(math.atan(abs(shear) / 2), abs=0.6 * spacing)
 
 
 @pytest.mark.parametrize("predictor", ["consistent", "softmax", "direct"])

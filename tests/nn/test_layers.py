@@ -415,6 +415,12 @@ def test_inference_can_be_captured_in_a_cuda_graph(pixels):
             TypeError,
             r"pose_noise must be a number, got \[\]",
         ),
+        (
+            lambda _: et.Canonicalized(nn.Conv2d(3, 8, 3), "x_shear", chart="x_perspective"),  # two sheets
+            TypeError,
+            "the backbone does not start with a convolution",
+        ),
+        (lambda _: et.Canonicalized(nn.Conv2d(3, 8, 3), 3), TypeError, "or names such as .'rotation'., got 3"),
         (lambda _: Augmentation("rotation"), TypeError, "max_theta must map groups to numbers"),
         (lambda _: Augmentation({"rotation": "far"}), TypeError, "max_theta of 'rotation' must be a number"),
         (lambda _: et.SpatialTransformer("x_shear", predictor="softmax"), TypeError, "predictor must be a module"),
@@ -431,7 +437,7 @@ def test_inference_can_be_captured_in_a_cuda_graph(pixels):
         (
             lambda _: et.Canonicalized(nn.Flatten(), "x_shear"),
             TypeError,
-            r"canonicalizer must be a module, got 'x_shear'; write Canonicalizer\(\['x_shear'\], in_channels=3\)",
+            r"channels of the images are unknown.*; write Canonicalizer\(\['x_shear'\], in_channels=3\)",
         ),
         (
             lambda _: et.Canonicalized(nn.Flatten(), ["rotation", "x_shear"]),
@@ -531,3 +537,27 @@ def test_images_of_other_kinds_are_refused(images, kind, training):
     }.values():
         with pytest.raises((TypeError, ValueError), match=message):
             module(given)
+
+
+@pytest.mark.parametrize(
+    "given", ["rotation", et.chart("rotation"), ["rotation", "x_shear"], ("rotation", et.chart("dilation"))]
+)
+def test_names_are_canonicalizers_with_the_channels_of_the_backbone(given):
+    backbone = nn.Sequential(nn.Dropout(), nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4)), nn.AvgPool2d(4))
+    torch.manual_seed(0)
+    model = et.Canonicalized(backbone, given)
+    torch.manual_seed(0)
+    same = et.Canonicalizer([given] if isinstance(given, (str, et.Chart)) else given, in_channels=2)
+    weights = same.state_dict()
+    assert weights.keys() == model.canonicalizer.state_dict().keys()
+    assert all(torch.equal(value, weights[name]) for name, value in model.canonicalizer.state_dict().items())
+    assert model(torch.rand(2, 2, 16, 16)).shape == (2, 4, 3, 3)
+    on_two_sheets = et.Canonicalized(nn.Conv2d(6, 4, 3), "rotation", chart="x_perspective")
+    assert on_two_sheets.canonicalizer.in_channels == 3
+
+
+def test_a_list_of_layers_keeps_their_channels():
+    layer = et.EquivariantTransformer("rotation", in_channels=5)
+    assert et.Canonicalized(nn.Flatten(), [layer, "x_shear"]).canonicalizer.in_channels == 5
+    with pytest.raises(ValueError, match="the layers take"):
+        et.Canonicalized(nn.Flatten(), [layer, et.EquivariantTransformer("x_shear", in_channels=1)])

@@ -1,15 +1,21 @@
-"""Two processes train as one does."""
+"""Two processes train as one does, started from Python and by the command."""
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 from small import CONFIG, job, plain
 
+from equivariant_transformers.hub.classifier import Classifier
 from equivariant_transformers.training import CHECKPOINT, train
+from equivariant_transformers.training.loggers import HISTORY
 
 PROGRAM = """
 import json, pathlib, sys, torch
@@ -100,7 +106,7 @@ def test_two_processes_have_the_loss_curve_of_one(two_processes):
 
 
 def test_one_checkpoint_is_written(two_processes):
-    assert [path.name for path in (two_processes / "run").iterdir()] == [CHECKPOINT]
+    assert {path.name for path in (two_processes / "run").iterdir()} == {CHECKPOINT, HISTORY}
 
 
 def test_the_alignment_loss_trains_the_same_layers_in_both(tmp_path):
@@ -115,3 +121,58 @@ def test_no_thread_of_the_process_group_outlives_it(ending, tmp_path):
         (tmp_path / "run" / CHECKPOINT).write_bytes(b"damaged")
     run_two_processes(THREADS, tmp_path, tmp_path, ending)
     assert {path.name for path in tmp_path.glob("*.done")} == {"0.done", "1.done"}
+
+
+@pytest.fixture
+def bars(tmp_path):
+    """A folder with bright and dark pictures."""
+    rng = np.random.default_rng(0)
+    for name in ("dark", "bright"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for number in range(20):
+            picture = rng.integers(0, 80, (32, 32), np.uint8) + np.uint8(100 if name == "bright" else 0)
+            Image.fromarray(picture).save(tmp_path / "pictures" / name / f"{number}.png")
+    return tmp_path / "pictures"
+
+
+def et_train(folder, epochs, torchrun=("--standalone", "--nproc-per-node", "2")):
+    """Start `torchrun ... -m equivariant_transformers train ...`, as on the page about training."""
+    settings = ["--network", "resnet10", "--size", "32", "--batch-size", "8", "--epochs", str(epochs), "--keep", "best"]
+    words = ["-m", "equivariant_transformers", "train", str(folder), *settings, "--device", "cpu", "--patience", "none"]
+    command = [sys.executable, "-m", "torch.distributed.run", *torchrun, *words, "--out", str(folder.parent / "run")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+@pytest.mark.slow
+def test_the_command_trains_with_two_processes_and_resumes(bars):
+    out, err = (trained := et_train(bars, 2)).communicate(timeout=300)
+    assert trained.returncode == 0, err
+    assert out.count("test error") == out.count("model: ") == 1  # one process prints
+    run = bars.parent / "run"
+    assert len((run / HISTORY).read_text().splitlines()) == 1 + 2
+    out, err = (resumed := et_train(bars, 3)).communicate(timeout=300)
+    assert resumed.returncode == 0, err
+    assert "epoch 3/3" in err
+    assert "epoch 2/3" not in err
+    rows = [line.split(",")[0] for line in (run / HISTORY).read_text().splitlines()]
+    assert rows == ["epoch", "1", "2", "3"]
+    classifier = Classifier.load(run / "model.safetensors")
+    with torch.no_grad():
+        bright, dark = classifier(torch.stack([torch.full((3, 32, 32), value).byte() for value in (140, 40)])).argmax(1)
+    assert [classifier.card.classes[index] for index in (bright, dark)] == ["bright", "dark"]
+
+
+@pytest.mark.slow
+def test_the_command_trains_on_two_machines(bars):
+    """Two agents of torchrun find each other at an address, as on two machines."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    nodes = ("--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", address)
+    started = [et_train(bars, 1, (*nodes, "--rdzv-id", "test", "--node-rank", str(rank))) for rank in range(2)]
+    said = [process.communicate(timeout=300) for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
+    assert sum(out.count("test error") for out, _ in said) == 1
+    assert (bars.parent / "run" / "model.safetensors").exists()

@@ -92,7 +92,14 @@ def test_where_nothing_can_be_locked_there_is_a_warning(tmp_path, monkeypatch):
 def test_a_second_run_fails_and_changes_nothing(command, tmp_path, capsys, option):
     assert cli.main(command) == 0
     before = contents(tmp_path / "run")
-    assert set(before) == {CHECKPOINT, "config.yaml", "confusion.png", "model.safetensors", "result.json"}
+    assert set(before) == {
+        CHECKPOINT,
+        "config.yaml",
+        "confusion.png",
+        "history.csv",
+        "model.safetensors",
+        "result.json",
+    }
     capsys.readouterr()
     with hold(tmp_path / "run"):
         assert cli.main([*command, option, "--seed", "1"]) == 1

@@ -41,8 +41,8 @@ def test_a_rehearsed_evaluation_starts_from_nothing(count):
     evaluation = Evaluation(network(0), loader(count), CONFIG, capture=False)
     expected = evaluation.error()
     evaluation._rewind()
-    rehearse(evaluation._count, evaluation._rewind)
-    assert (evaluation.position, evaluation.mistakes) == (0, 0)
+    rehearse(evaluation._add, evaluation._rewind)
+    assert (evaluation.position, evaluation.errors) == (0, 0)
     assert evaluation.error() == expected
 
 

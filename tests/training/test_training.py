@@ -18,6 +18,7 @@ from torch import nn
 from equivariant_transformers import Canonicalized, Canonicalizer
 from equivariant_transformers.nn import TTA, Augmentation
 from equivariant_transformers.training import CHECKPOINT, Config, Stopped, checkpoint, train
+from equivariant_transformers.training.loggers import HISTORY
 from equivariant_transformers.training.run import Run, is_finished
 
 PROGRAM = """
@@ -272,10 +273,10 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(OSError, match="no space left"), pytest.warns(UserWarning, match="write_history failed"):
         train([job(CONFIG.replace(epochs=2), tmp_path)], save_every=0)
     assert (tmp_path / CHECKPOINT).read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT]
+    assert {path.name for path in tmp_path.iterdir()} == {CHECKPOINT, HISTORY}
 
 
 def test_damaged_and_foreign_checkpoints_are_refused(tmp_path):

@@ -9,13 +9,15 @@ import typer
 
 from equivariant_transformers.cli import console
 from equivariant_transformers.cli.config import check_names, convert
-from equivariant_transformers.cli.data import AcceptOtherFiles
+from equivariant_transformers.cli.data import AcceptOtherFiles, Memory
 from equivariant_transformers.cli.defaults import choose
 from equivariant_transformers.cli.directories import forget, holding
 from equivariant_transformers.cli.flags import flag
 from equivariant_transformers.cli.layer_audit import audit_images, frame_figures, print_audit
 from equivariant_transformers.cli.progress import watching
 from equivariant_transformers.data import Splits
+from equivariant_transformers.data.registry import is_own
+from equivariant_transformers.data.stored import describe
 from equivariant_transformers.hub.canonicalizers import CanonicalizerCard
 from equivariant_transformers.training import CHECKPOINT, Config, Result, Stopped, distributed, train
 from equivariant_transformers.training.aligning import (
@@ -25,19 +27,22 @@ from equivariant_transformers.training.aligning import (
     default_augment,
     make_alignment_job,
 )
-from equivariant_transformers.training.job import find_device, is_folder, load_data
+from equivariant_transformers.training.job import find_device, load_data
 
 FILE = "canonicalizer.safetensors"
 _STEPS = 3_000  # of training, if this takes 20 to 300 epochs
 
 
 def align_images(
-    data: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder of upright images, or name of a data set.")],
+    data: Annotated[
+        str, typer.Argument(metavar="FOLDER", help="Folder of upright images, CSV file, or name of a data set.")
+    ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write to.")] = Path("runs/aligned"),
     resume: Annotated[
         bool, typer.Option("--resume/--fresh", help="Resume from the checkpoint in DIR, or restart the run.")
     ] = True,
     accept_other_files: AcceptOtherFiles = False,
+    memory: Memory = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     *,
     layers: Annotated[str, flag("layers", default="rotation")] = "rotation",
@@ -52,10 +57,11 @@ def align_images(
 ) -> None:
     """Train a canonicalizer on upright images, without labels, for use in front of any network.
 
-    FOLDER holds images, in subfolders or not. Each image is seen through known random transformations, and the layers
-    learn to undo them. The files in DIR are checkpoint.safetensors and canonicalizer.safetensors, which is written
-    after each epoch. The same command resumes an interrupted run. The error is the share of held-out images whose
-    canonical frame is wrong after a known transformation: by more than 15 degrees for a rotation.
+    FOLDER holds images, in subfolders or not; a CSV file lists them. Each image is seen through known random
+    transformations, and the layers learn to undo them. The files in DIR are checkpoint.safetensors and
+    canonicalizer.safetensors, which is written after each epoch. The same command resumes an interrupted run. The error
+    is the share of held-out images whose canonical frame is wrong after a known transformation: by more than 15 degrees
+    for a rotation.
     """
     flags = locals()
     names = ("layers", "augment", "examples", "size", "epochs", "batch_size", "learning_rate", "seed", "device")
@@ -63,7 +69,8 @@ def align_images(
     with console.usage():
         settings = _settings(data, given)
     with distributed.processes(find_device(settings.device)) as where, holding(out, where):
-        options: dict[str, Any] = {"labels": False} if is_folder(settings.dataset) else {}
+        options: dict[str, Any] = {"labels": False} if is_own(settings.dataset) else {}
+        options |= {} if memory is None else {"memory": memory}
         with console.loading() as loading:
             splits = load_data(settings, where, accept_other_files=accept_other_files, progress=loading, **options)
         settings = _fill_in(settings, given, splits)
@@ -111,7 +118,7 @@ def _settings(data: str, given: dict[str, Any]) -> Config:
     layers = given.get("layers", ())
     if not layers:
         raise ValueError("nothing to train: give --layers, for example rotation")
-    config = Config(dataset=folder if is_folder(folder) else data, layers=layers, predictor="posterior", keep="last")
+    config = Config(dataset=folder if is_own(folder) else data, layers=layers, predictor="posterior", keep="last")
     check_names(config)
     fields = {"augment": default_augment(layers), **given}
     return config.replace(network=NO_NETWORK, alignment=1.0, **fields)
@@ -129,7 +136,8 @@ def _describe(config: Config, splits: Splits) -> str:
     height, width = splits.train.images.shape[-2:]
     settings = f"batch size {config.batch_size}, {config.epochs} epochs, learning rate {config.learning_rate:g}"
     layers = f"layers {', '.join(config.layers)}, augmentation {', '.join(config.augment)}"
-    return f"{counts} images, {height} x {width}\n{settings}\n{layers}"
+    images = ", ".join(filter(None, (f"{counts} images, {height} x {width}", describe(p.images for p in splits))))
+    return f"{images}\n{settings}\n{layers}"
 
 
 def _about(config: Config, splits: Splits, result: Result) -> dict[str, Any]:

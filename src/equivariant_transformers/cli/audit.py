@@ -25,13 +25,15 @@ from equivariant_transformers.cli.layer_audit import (
     print_audit,
     stack_frames,
 )
+from equivariant_transformers.data.registry import find_data, is_own
 from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.nn.augment import Augmentation
 from equivariant_transformers.nn.canonicalizer import Canonicalizer
 from equivariant_transformers.nn.layers import make_layer
+from equivariant_transformers.nn.posterior import PosteriorPredictor
 from equivariant_transformers.nn.predictors import PREDICTORS
 from equivariant_transformers.training import Config
-from equivariant_transformers.training.job import find_data, find_device, is_folder, load_data
+from equivariant_transformers.training.job import find_device, load_data
 
 _CANVAS = 256  # minimum side in pixels of the canvas that the transformed images are sampled from
 
@@ -72,10 +74,11 @@ def audit_layers(
 ) -> None:
     """Measure the self-consistency of each layer: whether its pose follows the transformation of its input.
 
-    Each image is centred on a canvas and transformed. If the images fill their frame, as photographs do, each layer is
-    measured again on content that moves inside a fixed frame. Each layer is measured separately. The ideal slope of
-    predicted against true changes of pose is 1. Errors are relative to the range of theta, in the unit of theta, and in
-    pixels. For two layers or more, the canonical frames of two transformed copies of each image are compared.
+    Each image is centred on a canvas and transformed. If the images fill their frame, as photographs do, or the layers
+    have learned from such images, each layer is measured again on content that moves inside a fixed frame. Each layer
+    is measured separately. The ideal slope of predicted against true changes of pose is 1. Errors are relative to the
+    range of theta, in the unit of theta, and in pixels. For two layers or more, the canonical frames of two transformed
+    copies of each image are compared.
     """
     with console.usage():
         where = find_device(device)
@@ -89,7 +92,7 @@ def audit_layers(
     moved = on_canvas_rows(subject.stack, canvases, subject.size)
     fixed: list[Row] = []
     shown, limits = canvases, CANVAS_LIMITS
-    if fills_frame(images):
+    if fills_frame(images) or any(isinstance(layer.predictor, PosteriorPredictor) for layer in subject.stack.layers):
         shown, limits = _normalised(images, subject), frame_limits(subject.augmentation)
         fixed = fixed_frame_rows(subject.stack, shown, subject.size, limits)
     frames = stack_frames(subject.stack, shown, subject.size, limits, subject.modulo)
@@ -136,7 +139,7 @@ def _from_names(names: str | None, predictor: str, seed: int, device: torch.devi
 
 def _images(subject: Subject, config: Config, count: int, *, accept_other_files: bool) -> tuple[Tensor, str]:
     """Return the first test images `(B, C, H, W)`, with values from 0 to 1, and their origin."""
-    shape = {"channels": subject.channels, "size": subject.size} if is_folder(config.dataset) else {}
+    shape = {"channels": subject.channels, "size": subject.size} if is_own(config.dataset) else {}
     with console.loading() as loading:
         splits = load_data(
             config, subject.scale.device, accept_other_files=accept_other_files, progress=loading, **shape
@@ -163,5 +166,6 @@ def _plot(rows: list[Row], path: Path) -> None:
     figure = Figure(figsize=(4 * len(rows), 4), layout="constrained")
     for axes, row in zip(figure.subplots(1, len(rows), squeeze=False)[0], rows, strict=True):
         pose_plot(row.result, axes)
+        axes.set_title(f"{axes.get_title()}, {row.content}")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120, format="png")

@@ -12,6 +12,7 @@ import yaml
 from equivariant_transformers.cli.console import usage
 from equivariant_transformers.cli.defaults import align, fill_in
 from equivariant_transformers.cli.presets import preset
+from equivariant_transformers.data.registry import find_data, is_own
 from equivariant_transformers.geometry.atlas import chart
 from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.models import check_name
@@ -20,7 +21,7 @@ from equivariant_transformers.text import quote
 from equivariant_transformers.training import Config
 from equivariant_transformers.training.aliases import current_fields
 from equivariant_transformers.training.config import kind_of
-from equivariant_transformers.training.job import check_predictor, find_data, find_device, is_folder
+from equivariant_transformers.training.job import check_predictor, find_device
 
 _MOST_BYTES = 100_000  # limit on a YAML file; a config has about 1,000 bytes
 
@@ -33,7 +34,9 @@ def make_config(name: str | None, file: Path | None, flags: dict[str, Any]) -> C
     flags = {field: value for field, value in flags.items() if value is not None}
     with usage():
         if name is None and file is None and "dataset" not in flags:
-            raise ValueError("nothing to train on; give a preset, a folder of images, --config or --dataset")
+            raise ValueError(
+                "nothing to train on; give a preset, a folder of images, a CSV file, --config or --dataset"
+            )
         fields = {} if name is None else preset(name).to_dict()
         read = {} if file is None else current_fields(read_yaml(file))
         changes = {**read, **flags}
@@ -44,7 +47,7 @@ def make_config(name: str | None, file: Path | None, flags: dict[str, Any]) -> C
         config = align(config, {*changes, *({"alignment"} if "predictor" in read else ())})
         check_predictor(config)
     folder = str(Path(config.dataset))  # without a trailing slash
-    return fill_in(config.replace(dataset=folder), changes) if is_folder(folder) else config
+    return fill_in(config.replace(dataset=folder), changes) if is_own(folder) else config
 
 
 def read_yaml(file: Path) -> dict[str, Any]:

@@ -9,16 +9,26 @@ import typer
 
 from equivariant_transformers.cli import console
 from equivariant_transformers.data import DATASETS, commands, registry
+from equivariant_transformers.data.gathering import MEMORY
 
 app = typer.Typer(no_args_is_help=True, help="List, download and show data sets.")
 
-Name = Annotated[str, typer.Argument(help=f"Data set: one of {', '.join(DATASETS)}.")]
+Name = Annotated[str, typer.Argument(help=f"Folder of images, CSV file, or one of {', '.join(DATASETS)}.")]
 Options = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="NAME=VALUE", help="Option of the data set, such as examples=10000."),
 ]
 AcceptOtherFiles = Annotated[
     bool, typer.Option("--accept-other-files", help="Accept SVHN files that differ from the official files.")
+]
+Memory = Annotated[
+    float | None,
+    typer.Option(
+        metavar="GB",
+        help="Decoded images of a folder or CSV file to keep in memory; more are streamed from disk. "
+        f"[dim]({MEMORY:g})[/dim]",
+        show_default=False,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -48,14 +58,21 @@ def fetch(name: Name, option: Options = None) -> None:
 @app.command()
 def show(
     name: Name,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="PNG file to write; NAME.png by default.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="PNG file to write; NAME.png by default, or NAME-sheet.png for own images."),
+    ] = None,
     option: Options = None,
 ) -> None:
-    """Write a contact sheet with training images of every class to a PNG file."""
+    """Count the images of each class and part, and write a PNG file with training images of every class.
+
+    For a folder of images or a CSV file, the picture shows what training makes of the files: the original sizes, and
+    the padding, which is hatched.
+    """
     options = _checked(name, option)
     with console.loading() as loading:
-        path = commands.show(name, out or Path(f"{name}.png"), progress=loading, **options)
-    console.say(str(path))
+        text = commands.show(name, out, progress=loading, **options)
+    console.say(text)
 
 
 def _checked(name: str, given: list[str] | None) -> dict[str, object]:

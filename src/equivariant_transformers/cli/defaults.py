@@ -7,9 +7,11 @@ from collections.abc import Collection
 from typing import Any
 
 from equivariant_transformers.data.folder import TEST, VALIDATION
-from equivariant_transformers.data.tree import scan, usual_side
+from equivariant_transformers.data.registry import is_own
+from equivariant_transformers.data.table import find_images
+from equivariant_transformers.data.tree import usual_side
 from equivariant_transformers.training import Config
-from equivariant_transformers.training.job import is_folder
+from equivariant_transformers.training.aligning import default_augment
 
 _STEPS = 6_000  # of training, if this takes 20 to 300 epochs
 _UPRIGHT = ("cifar10", "svhn", "svhn-extra")  # data sets of photographs, whose images are upright
@@ -17,19 +19,26 @@ _FEW = 10  # validation images; with fewer, an error of 0 or 100 % in the first 
 
 
 def align(config: Config, given: Collection[str]) -> Config:
-    """Return `config` with the alignment loss and its predictor for upright photographs, unless they are `given`.
+    """Return `config` with the training of layers for upright photographs, as far as its fields are not `given`.
 
-    The alignment loss compares upright images with randomly transformed images. It is therefore chosen for layers with
-    augmentation, for folders and for the data sets of photographs. Folders and CIFAR-10 get the predictor for
-    photographs too, which learns from this loss alone.
+    Layers for folders and for CIFAR-10 get the predictor for photographs, which learns from the alignment loss alone.
+    The loss compares upright images with randomly transformed images, so a small augmentation is chosen too. The last
+    epoch is kept, because errors on upright validation images do not measure such a layer. SVHN, which the paper trains
+    without augmentation, is trained with the alignment loss if there is an augmentation.
     """
-    folder = is_folder(config.dataset)
-    if not (config.layers and config.augment and (folder or config.dataset in _UPRIGHT)):
+    photographs = is_own(config.dataset) or config.dataset == "cifar10"
+    if not config.layers or not (photographs or config.dataset in _UPRIGHT):
+        return config
+    free = "predictor" not in given or config.predictor == "posterior"
+    if photographs and free and not {"augment", "alignment"} & set(given):
+        config = config.replace(augment=default_augment(config.layers))
+    if not config.augment:
         return config
     config = config if "alignment" in given else config.replace(alignment=1.0)
-    photographs = folder or config.dataset == "cifar10"
-    chosen = photographs and config.alignment > 0 and "predictor" not in given
-    return config.replace(predictor="posterior") if chosen else config
+    if photographs and config.alignment > 0:
+        chosen = {"predictor": "posterior", "keep": "last"}
+        config = config.replace(**{name: value for name, value in chosen.items() if name not in given})
+    return config
 
 
 def fill_in(config: Config, given: Collection[str]) -> Config:
@@ -37,12 +46,14 @@ def fill_in(config: Config, given: Collection[str]) -> Config:
     fields = {"size", *choose(1, 1)}
     if fields <= set(given):
         return config
-    parts = scan(config.dataset).parts
+    parts = find_images(config.dataset).parts
     files = len(parts["train"])
     shares = {part: share for part, share in (("validation", VALIDATION), ("test", TEST)) if part not in parts}
     images = max(1, round((1 - sum(shares.values())) * files))
     validation = len(parts["validation"]) if "validation" in parts else round(VALIDATION * files)
     chosen = choose(images, validation) | ({} if "size" in given else {"size": usual_side(parts["train"])})
+    if config.alignment:
+        chosen |= {"patience": None, "keep": config.keep}
     return config.replace(**{name: value for name, value in chosen.items() if name not in given})
 
 

@@ -41,7 +41,10 @@ def open_demo(
         from equivariant_transformers.demo import running
 
         with running(
-            models.load(model), models.load(plain) if plain else None, port=port, browser=not no_browser
+            models.load(model, any_task=False),
+            models.load(plain, any_task=False) if plain else None,
+            port=port,
+            browser=not no_browser,
         ) as address:
             console.say(f"The demo is at {address} (Ctrl-C to stop)")
             stopped.wait()

@@ -23,8 +23,8 @@ def export_model(
 ) -> None:
     """Export a model to ONNX or torch.export, for use without this library.
 
-    The exported network maps uint8 images (batch, channels, height, width) to logits, for any batch size. The file is
-    written only if its outputs agree with those of the model to 1e-4, on the CPU.
+    The exported network maps uint8 images (batch, channels, height, width) to logits, or to values for regression,
+    for any batch size. The file is written only if its outputs agree with those of the model to 1e-4, on the CPU.
     """
     if out.suffix not in _WRITERS:
         raise console.Failure(f"the name of the file must end in .onnx or .pt2, got {out}", console.WRONG_USAGE)
@@ -37,5 +37,5 @@ def export_model(
         return
     shape = ", ".join(map(str, ("batch", card.in_channels, *card.size)))
     console.say(f"{out}: {form}, {out.stat().st_size / 1e6:.2f} MB")
-    console.say(f"images uint8 ({shape}) to logits float32 (batch, {len(card.classes)})")
+    console.say(f"images uint8 ({shape}) to {classifier.task.output} float32 (batch, {len(card.classes)})")
     console.say(f"differs from the model by {difference:.1e} at most")

@@ -101,7 +101,7 @@ def fixed_frame_rows(
 def audit_images(
     stack: Canonicalizer, validation: ImageSet, augmentation: Augmentation, modulo: Modulo = None
 ) -> tuple[list[Row], FrameConsistency | None]:
-    """Measure a trained stack on the first validation images, in the range of the augmentation."""
+    """Measure a trained stack on the first validation images, within `frame_limits`."""
     size, limits = (validation.images.shape[-2], validation.images.shape[-1]), frame_limits(augmentation)
     least, most = _AUDITED
     count = max(least, min(most, _AUDITED_PIXELS // (size[0] * size[1])))
@@ -110,8 +110,11 @@ def audit_images(
 
 
 def frame_limits(augmentation: Augmentation) -> dict[str, float]:
-    """Return the largest theta of each group in a fixed frame: that of the augmentation, at most `MAX_THETA`."""
-    given = {group.name: limit for group, limit in augmentation.max_theta.items()}
+    """Return the largest theta of each group in a fixed frame: that of the augmentation, at most `MAX_THETA`.
+
+    Rotations are whole turns, because a layer follows them beyond the augmentation.
+    """
+    given = {group.name: limit for group, limit in augmentation.max_theta.items() if group.name != "rotation"}
     return {name: min(limit, given.get(name, math.inf)) for name, limit in MAX_THETA.items()}
 
 

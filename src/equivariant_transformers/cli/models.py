@@ -39,11 +39,17 @@ def own_network(name: str | None) -> Network | None:
             raise ValueError(f"--network {name} cannot be imported: {error}") from error
 
 
-def load(model: str, tta: int | None = None, *, network: str | None = None) -> Classifier:
-    """Return a model by file or name, with its `tta` replaced if given. An error is a usage error."""
+def load(model: str, tta: int | None = None, *, network: str | None = None, any_task: bool = True) -> Classifier:
+    """Return a model by file or name, with its `tta` replaced if given. An error is a usage error.
+
+    Unless `any_task`, the model must be for classification.
+    """
     own = own_network(network)
     with console.usage():
         classifier = find(model, own)
+        task = classifier.card.config.task
+        if not any_task and task != "classification":
+            raise ValueError(f"{model} is for the task {task}; this command needs a model for classification")
         if tta is not None:
             classifier.tta = tta
         return classifier

@@ -11,7 +11,8 @@ import torch
 import typer
 from torch import Tensor
 
-from equivariant_transformers.cli import console, models
+from equivariant_transformers.cli import console, models, scores
+from equivariant_transformers.data.table import is_table, listed_files
 from equivariant_transformers.data.tree import files_below
 from equivariant_transformers.hub.classifier import Classifier
 from equivariant_transformers.text import visible
@@ -24,7 +25,8 @@ _LONGEST_NAME = 200  # bytes; most systems allow 255 including the extension
 def predict_images(
     model: Annotated[str, typer.Argument(help=models.HELP)],
     images: Annotated[
-        list[Path], typer.Argument(metavar="IMAGE...", help="Image files of any format and size, or folders.")
+        list[Path],
+        typer.Argument(metavar="IMAGE...", help="Image files of any format and size, folders, or CSV files."),
     ],
     canonical_out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder to write the canonical images to.")
@@ -36,8 +38,11 @@ def predict_images(
 ) -> None:
     """Print the class of each image, the confidence, and the pose predicted by the layers.
 
-    A folder stands for all files below it, except hidden files. A file that cannot be read, or whose canonical image
-    cannot be written, is reported, and the exit code is 1.
+    A model for several labels per image prints the labels that are present, with their probabilities, and a model for
+    regression prints the values.
+
+    A folder stands for all files below it, except hidden files, and a CSV file for the files that it lists. A file that
+    cannot be read, or whose canonical image cannot be written, is reported, and the exit code is 1.
     """
     with console.usage():
         where = find_device(device)
@@ -50,22 +55,25 @@ def predict_images(
     for entry in found:
         if "error" in entry:
             console.error(f"{visible(entry['image'])}: {entry['error']}")
-    good = [entry for entry in found if "class" in entry]
+    good = [entry for entry in found if "pose" in entry]
     if as_json:
         console.print_json(found)
     elif good:
         poses = list(good[0]["pose"])
-        rows = [
-            [e["image"], e["class"], f"{e['confidence']:.1%}", *(f"{e['pose'][name]:+.3f}" for name in poses)]
-            for e in good
-        ]
-        console.table("image", "class", ">confidence", *(f">{name}" for name in poses), rows=rows)
+        rows = [[e["image"], *scores.cells(e), *(f"{e['pose'][name]:+.3f}" for name in poses)] for e in good]
+        console.table("image", *scores.columns(classifier), *(f">{name}" for name in poses), rows=rows)
     if any("error" in entry for entry in found):
         raise typer.Exit(console.FAILED)
 
 
 def _predict_all(classifier: Classifier, path: Path, canonical_out: Path | None) -> list[dict[str, Any]]:
-    """Return the predictions for a file, or for all files below a folder."""
+    """Return the predictions for a file, for all files below a folder, or for all files of a CSV table."""
+    if is_table(path):
+        try:
+            listed = listed_files(path)
+        except (OSError, ValueError) as error:
+            return [{"image": str(path), "error": str(error)}]
+        return [_predict(classifier, file, canonical_out) for file in listed]
     if not path.is_dir():
         return [_predict(classifier, path, canonical_out)]
     unlisted: list[str] = []
@@ -80,14 +88,8 @@ def _predict(classifier: Classifier, path: Path, canonical_out: Path | None) -> 
         image = classifier.prepare(path)[None].to(classifier.scale.device)
     except Exception as error:  # a damaged file can make a decoder raise almost anything
         return {"image": str(path), "error": _reason(error)}
-    shares = classifier(image)[0].softmax(0)
-    best = int(shares.argmax())
-    entry: dict[str, Any] = {
-        "image": str(path),
-        "class": classifier.card.classes[best],
-        "confidence": float(shares[best]),
-        "pose": {},
-    }
+    prediction = scores.describe(classifier, classifier.predict(image)[0])
+    entry: dict[str, Any] = {"image": str(path), **prediction, "pose": {}}
     out = classifier.canonicalize(image)
     if out.steps:
         for name, value in zip(out.names, out.pose[0].tolist(), strict=True):

@@ -1,18 +1,17 @@
-"""Progress of training: a bar on a terminal, else a line per epoch; TensorBoard on request."""
+"""Progress of training: a bar on a terminal, else a line per epoch."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
 from equivariant_transformers.cli import console
-from equivariant_transformers.training import Config, Progress
+from equivariant_transformers.training import Progress
 
 Report = Callable[[Progress], None]
 _REDRAWN_EVERY = 0.1  # seconds
@@ -65,29 +64,6 @@ def print_epoch(progress: Progress) -> None:
     if progress.step == 0:
         figures = f"{_figures(progress, ', ')}, {progress.history[-1]['seconds']:.1f} s"
         console.note(f"epoch {progress.epoch}/{progress.epochs}: {figures}")
-
-
-class TensorBoard:
-    """Writer of the figures of each epoch to TensorBoard event files."""
-
-    def __init__(self, directory: Path, config: Config) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise console.Failure("--tensorboard needs the package tensorboard: pip install tensorboard") from error
-        # A resumed run writes its whole history again. purge_step replaces the steps of earlier writers.
-        self.writer: Any = SummaryWriter(str(directory), purge_step=0)
-        self.config = config
-        self.written = 0
-
-    def __call__(self, progress: Progress) -> None:
-        for epoch in range(self.written + 1, len(progress.history) + 1):
-            entry = progress.history[epoch - 1]
-            figures = {**entry, "learning_rate": self.config.learning_rate_in(epoch - 1)}
-            for name, value in figures.items():
-                self.writer.add_scalar(name, value, epoch)
-            self.writer.flush()
-            self.written = epoch
 
 
 def _figures(progress: Progress, between: str) -> str:

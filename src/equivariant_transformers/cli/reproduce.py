@@ -10,6 +10,7 @@ import typer
 from equivariant_transformers.cli import console
 from equivariant_transformers.cli.data import AcceptOtherFiles
 from equivariant_transformers.experiments import command
+from equivariant_transformers.experiments.cluster import CLUSTERS
 from equivariant_transformers.experiments.display import parse_duration
 from equivariant_transformers.training import Stopped
 from equivariant_transformers.training.job import find_device
@@ -33,6 +34,13 @@ def reproduce_experiment(
         list[str] | None, typer.Option(metavar="NAME", help="Row or column of the table to run; may be repeated.")
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of runs per cell.")] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Train with this many workers at the same time, through submitit: one per GPU."),
+    ] = None,
+    cluster: Annotated[
+        str, typer.Option(metavar="NAME", help="Place of the workers: local (this machine) or slurm.")
+    ] = "local",
     fast: Annotated[bool, typer.Option("--fast", help="Compile the networks and use bfloat16, for GPUs.")] = False,
     accept_other_files: AcceptOtherFiles = False,
     device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
@@ -57,6 +65,8 @@ def reproduce_experiment(
         find_device(device)
         seconds = float("inf") if budget is None else parse_duration(budget)
         command.check(name, only or ())
+        if cluster not in CLUSTERS:
+            raise ValueError(f"cluster must be {' or '.join(CLUSTERS)}, got {cluster!r}")
     try:
         sound = command.reproduce(
             name,
@@ -70,6 +80,8 @@ def reproduce_experiment(
             accept_other_files=accept_other_files,
             device=device,
             out=out,
+            workers=workers,
+            cluster=cluster,
         )
     except Stopped as stopped:
         raise console.Failure(str(stopped), console.code_of(stopped.signal)) from None

@@ -9,30 +9,39 @@
 
 from equivariant_transformers.data.affnist_set import affnist
 from equivariant_transformers.data.cifar10_set import cifar10
-from equivariant_transformers.data.folder import from_dataset, from_folder
+from equivariant_transformers.data.folder import from_csv, from_dataset, from_folder
+from equivariant_transformers.data.homnist_set import homnist
 from equivariant_transformers.data.imageset import ImageSet, Splits
-from equivariant_transformers.data.loader import Loader
+from equivariant_transformers.data.loader import BufferedLoader, Loader, each
 from equivariant_transformers.data.mnist_set import mnist
 from equivariant_transformers.data.projective_mnist_set import projective_mnist
 from equivariant_transformers.data.registry import DATASETS, Source, load
-from equivariant_transformers.data.rotated_mnist import mnist_rts, rotated_mnist, sim2mnist
+from equivariant_transformers.data.rotated_mnist import mnist_rts, rotated_mnist, rs_mnist, scale_mnist, sim2mnist
+from equivariant_transformers.data.stored import Stored
 from equivariant_transformers.data.svhn_set import svhn
 
 __all__ = [
     "DATASETS",
+    "BufferedLoader",
     "ImageSet",
     "Loader",
     "Source",
     "Splits",
+    "Stored",
     "affnist",
     "cifar10",
+    "each",
+    "from_csv",
     "from_dataset",
     "from_folder",
+    "homnist",
     "load",
     "mnist",
     "mnist_rts",
     "projective_mnist",
     "rotated_mnist",
+    "rs_mnist",
+    "scale_mnist",
     "sim2mnist",
     "svhn",
 ]

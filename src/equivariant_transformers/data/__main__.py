@@ -19,10 +19,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verbs.add_parser("list", help="list the data sets")
     for verb, summary in (("fetch", "download or generate a data set"), ("show", "draw images of every class")):
         command = verbs.add_parser(verb, help=summary)
-        command.add_argument("name")
+        command.add_argument("name", help="name of a data set, folder of images, or CSV file")
         command.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="e.g. examples=10000")
         if verb == "show":
-            command.add_argument("--out", type=Path, help="PNG file to write (default: NAME.png)")
+            command.add_argument("--out", type=Path, help="PNG file to write (default: NAME.png, or NAME-sheet.png)")
     given = parser.parse_args(arguments)
     if given.command == "list":
         print(commands.list_datasets())
@@ -38,8 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.command == "fetch":
             print(visible(commands.fetch(given.name, progress=progress, **options)))
         else:
-            out = given.out or Path(f"{given.name}.png")
-            print(visible(str(commands.show(given.name, out, progress=progress, **options))))
+            print(visible(commands.show(given.name, given.out, progress=progress, **options), keep="\n"))
     except (ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
         progress.stop()
         print(f"error: {visible(' '.join(str(error).split()))}", file=sys.stderr)

@@ -30,6 +30,7 @@ _RANGES = ((0.8, 1.2), (0.8, 1.2), (-0.2, 0.2), (-_TURN, _TURN), (0.0, 1.0), (0.
 def affnist(
     training: Literal["translated", "centred"] = "translated",
     *,
+    examples: int | None = None,
     test_copies: int = 32,
     root: str | Path | None = None,
     mnist_root: str | Path | None = None,
@@ -45,6 +46,7 @@ def affnist(
 
     Args:
         training: position of the training and validation digits, random (`translated`) or in the middle (`centred`).
+        examples: number of training images; all 55,000 by default. Fewer images are a subset of more images.
         test_copies: number of transformed copies of each of the 10,000 test digits, if the test set is generated.
         root: folder of affNIST's files. Default: `affnist` in the cache directory.
         mnist_root: folder of MNIST's files; see `mnist_set.digits`.
@@ -54,24 +56,11 @@ def affnist(
     """
     if training not in ("translated", "centred"):
         raise ValueError(f"training must be translated or centred, got {training!r}")
-    if test_copies < 1:
-        raise ValueError(f"test_copies must be at least 1, got {test_copies}")
+    check_test_copies(test_copies)
     official = _official_files(root)
     train, test = digits(mnist_root, progress=progress)
     generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(train.labels), generator=generator)
-    steps = torch.randint(-_MARGIN, _MARGIN + 1, (len(order), 2), generator=generator).double()
-    places = (0 if training == "centred" else 2 / (SIZE - 1)) * steps
-    moved = image_set(
-        train.take(order),
-        places,
-        TRANSLATIONS,
-        size=SIZE,
-        name=f"MNIST, {training} on {SIZE} x {SIZE}",
-        origin="generated from MNIST",
-        device=device,
-        progress=progress,
-    )
+    learned, held_out = on_canvas(train, training, generator, examples=examples, device=device, progress=progress)
     if official:
         images, labels = _read_official(official)
         tested = ImageSet(
@@ -79,8 +68,8 @@ def affnist(
             labels=labels.to(device),
             name="affNIST",
             origin=f"official affNIST files ({official[0].name}{', ...' if len(official) > 1 else ''})",
-            mean=moved.mean,
-            std=moved.std,
+            mean=learned.mean,
+            std=learned.std,
         )
     else:
         poses = torch.cat([_draw_poses(test, generator) for _ in range(test_copies)])
@@ -91,12 +80,49 @@ def affnist(
             size=SIZE,
             name="affNIST",
             origin="regenerated from MNIST's test digits by affNIST's recipe",
-            normalisation=(moved.mean, moved.std),
+            normalisation=(learned.mean, learned.std),
             device=device,
             progress=progress,
         )
-    held_out = torch.arange(len(order)) < VALIDATION
-    return Splits(moved.take(~held_out), moved.take(held_out), tested)
+    return Splits(learned, held_out, tested)
+
+
+def on_canvas(
+    train: Digits,
+    training: Literal["translated", "centred"],
+    generator: torch.Generator,
+    *,
+    examples: int | None,
+    device: torch.device | str,
+    progress: Report | None,
+) -> tuple[ImageSet, ImageSet]:
+    """Return MNIST's training digits on a canvas of 40 x 40 pixels, for training and validation.
+
+    The arguments are those of `affnist`. The normalisation is computed from all digits, whatever `examples` is.
+    """
+    order = torch.randperm(len(train.labels), generator=generator)
+    steps = torch.randint(-_MARGIN, _MARGIN + 1, (len(order), 2), generator=generator).double()
+    moved = image_set(
+        train.take(order),
+        (0 if training == "centred" else 2 / (SIZE - 1)) * steps,
+        TRANSLATIONS,
+        size=SIZE,
+        name=f"MNIST, {training} on {SIZE} x {SIZE}",
+        origin="generated from MNIST",
+        device=device,
+        progress=progress,
+    )
+    most = len(order) - VALIDATION
+    if examples is not None and not 1 <= examples <= most:
+        raise ValueError(f"examples must be from 1 to {most:,}, got {examples}")
+    places = torch.arange(len(order))
+    return moved.take(places[VALIDATION:][:examples]), moved.take(places[:VALIDATION])
+
+
+def check_test_copies(test_copies: int) -> None:
+    """Raise a ValueError unless a test set can have `test_copies` transformed copies of each digit."""
+    if test_copies < 1:
+        raise ValueError(f"test_copies must be at least 1, got {test_copies}")
 
 
 def _draw_poses(base: Digits, generator: torch.Generator) -> Tensor:

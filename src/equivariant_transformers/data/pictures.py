@@ -26,6 +26,7 @@ MODES = {1: "L", 3: "RGB"}
 LONGEST_SIDE = 1_000_000
 """Largest width or height in pixels. Resizing a longer picture takes gigabytes."""
 _BAND = 2**22  # pixels converted at a time
+_ORIENTATION, _SIDEWAYS = 0x0112, range(5, 9)  # EXIF tag, and its values for a picture on its side
 
 
 class PictureError(ValueError):
@@ -47,6 +48,14 @@ def measure(path: Path) -> tuple[int, int]:
     check_regular(path)
     with _open(path) as picture:
         return picture.size
+
+
+def measure_upright(path: Path) -> tuple[int, int]:
+    """Return the width and the height of the picture in a file after the rotation by its EXIF tag."""
+    check_regular(path)
+    with _open(path) as picture:
+        width, height = picture.size
+        return (height, width) if picture.getexif().get(_ORIENTATION, 1) in _SIDEWAYS else (width, height)
 
 
 def load(
@@ -93,13 +102,24 @@ def fit(picture: Image.Image, size: tuple[int, int], channels: int) -> NDArray[n
     pixels are composited onto black.
     """
     picture = _plain(picture, MODES[channels])
-    height, width = size
-    scale = min(height / picture.height, width / picture.width)
-    inner = (max(1, round(scale * picture.width)), max(1, round(scale * picture.height)))
+    left, top, right, bottom = place(picture.size, size)
+    inner = (right - left, bottom - top)
     pixels = np.asarray(picture.resize(inner, Image.Resampling.BICUBIC)).reshape(inner[1], inner[0], channels)
-    rows, columns = height - inner[1], width - inner[0]
-    margins = ((rows // 2, rows - rows // 2), (columns // 2, columns - columns // 2), (0, 0))
+    margins = ((top, size[0] - bottom), (left, size[1] - right), (0, 0))
     return np.pad(pixels, margins, mode="edge").transpose(2, 0, 1)
+
+
+def place(original: tuple[int, int], size: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Return left, top, right and bottom of a picture of (width, height) `original` in an image of (height, width).
+
+    >>> place((80, 40), (32, 32))
+    (0, 8, 32, 24)
+    """
+    (width, height), (rows, columns) = original, size
+    scale = min(rows / height, columns / width)
+    across, down = max(1, round(scale * width)), max(1, round(scale * height))
+    left, top = (columns - across) // 2, (rows - down) // 2
+    return left, top, left + across, top + down
 
 
 def _plain(picture: Image.Image, mode: str) -> Image.Image:

@@ -1,4 +1,4 @@
-"""Demo that `et demo` opens in a browser: the effect of each layer on a digit, live."""
+"""Demo that `et demo` opens in a browser: the effect of layers on digits and photographs, live."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from equivariant_transformers.demo import scene, uploads
+from equivariant_transformers.demo.photographs import uprighting
 from equivariant_transformers.demo.store import Store
 from equivariant_transformers.demo.work import Work
 from equivariant_transformers.hub.classifier import Classifier
@@ -53,7 +54,7 @@ def running(
             yield
 
         work = Work()
-        blocks = page.build(model, plain, work)
+        blocks = page.build(model, plain, uprighting(), work)
         try:
             _, address, _ = blocks.launch(
                 server_name=HOST,
@@ -87,7 +88,7 @@ def _check_free(port: int) -> None:
 
 
 def _variables(folder: Path) -> dict[str, str]:
-    """Return environment variables that keep Gradio and matplotlib in `folder` and disable telemetry."""
+    """Return environment variables that keep Gradio, matplotlib and torch in `folder` and disable telemetry."""
     return {
         "GRADIO_TEMP_DIR": str(folder / _UPLOADS),
         "GRADIO_ANALYTICS_ENABLED": "False",
@@ -95,6 +96,7 @@ def _variables(folder: Path) -> dict[str, str]:
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "MPLBACKEND": "agg",
         "MPLCONFIGDIR": str(folder),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),  # created when a canonicalizer is loaded
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from collections.abc import Sequence
 from html import escape
 
@@ -55,6 +56,16 @@ def hero(scene: Scene) -> str:
     )
 
 
+def photograph(distorted: Tensor, canonical: Tensor, rotation: float) -> str:
+    """Return a photograph before and after the layer `upright`, and the `rotation` that it predicts, in radians."""
+    return (
+        f'<div class="et-hero et-round">{_figure(distorted, "Before")}'
+        f'<span class="et-arrow" aria-hidden="true"></span>{_figure(canonical, "After")}'
+        f'<p class="et-verdict et-with"><strong>{math.degrees(rotation):+.0f}°</strong>'
+        "<small>predicted<br>rotation</small></p></div>"
+    )
+
+
 def classes(scene: Scene) -> str:
     """Return bar charts of the class probabilities, with and without layers."""
     parts = [_bars("With ET layers", scene.classes, scene.shares, "et-with")]
@@ -79,7 +90,7 @@ def orbit(found: Orbit) -> str:
     if found.plain_shares:
         lines.append(("et-plain", found.plain_shares))
         caption += ", <b class=et-plain>plain network</b>"
-    plots = _plot(caption, values, here, lines, (0.0, 1.0), "{:.0%}")
+    plots = _plot(caption, values, here, lines, (0.0, 1.0), per_cent=True)
     if found.predicted is None:
         text = f"No layer predicts {slider.label.lower()}."
         if found.shifts_in:
@@ -88,13 +99,27 @@ def orbit(found: Orbit) -> str:
     predicted = [slider.from_theta(theta) for theta in found.predicted]
     bounds = (min(*values, *predicted), max(*values, *predicted))
     caption = f"{slider.label} <b class=et-with>predicted</b>, relative to the current value; dotted: true"
-    plots += _plot(caption, values, here, [("et-ideal", values), ("et-with", predicted)], bounds, "{:.2g}")
+    plots += _plot(caption, values, here, [("et-ideal", values), ("et-with", predicted)], bounds)
     return f'<div class="et-orbit">{plots}</div>'
 
 
 def note(text: str) -> str:
     """Return a message about the chosen picture; empty if `text` is empty."""
     return f'<p class="et-note" role="alert">{escape(text)}</p>' if text else ""
+
+
+def ticks(low: float, high: float) -> list[tuple[float, str]]:
+    """Return round numbers from `low` to `high` and their labels, at steps of 1, 2 or 5 times a power of ten.
+
+    >>> [label for _, label in ticks(-1.4998, 1.5003)], [label for _, label in ticks(-180, 180)]
+    (['-1', '0', '1'], ['-100', '0', '100'])
+    """
+    if not high > low:
+        return [(low, f"{low:.2g}")]
+    power = math.floor(math.log10((high - low) / 2))
+    step = max(factor * 10.0**power for factor in (1, 2, 5) if 2 * factor * 10.0**power <= high - low)
+    first, last = math.ceil(low / step - 1e-6), math.floor(high / step + 1e-6)
+    return [(step * place, f"{step * place:.{max(0, -power)}f}") for place in range(first, last + 1)]
 
 
 def _figure(image: Tensor, caption: str) -> str:
@@ -174,7 +199,8 @@ def _plot(
     here: float,
     lines: Sequence[tuple[str, Sequence[float]]],
     bounds: tuple[float, float],
-    form: str,
+    *,
+    per_cent: bool = False,
 ) -> str:
     """Return a plot of curves (style class, heights) over `values`, with a vertical line at `here`."""
     low, high = min(values), max(values)
@@ -187,12 +213,13 @@ def _plot(
         return _TOP + (top - value) / ((top - bottom) or 1) * (_HEIGHT - _TOP - _BOTTOM)
 
     parts = []
-    for value in (bottom, (bottom + top) / 2, top):
-        y = down(value)
+    for value, label in ticks(100 * bottom, 100 * top) if per_cent else ticks(bottom, top):
+        y = down(value / 100 if per_cent else value)
         parts.append(f'<line class="et-tick" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{form.format(value)}</text>')
-    for value, anchor in ((low, "start"), ((low + high) / 2, "middle"), (high, "end")):
-        parts.append(f'<text x="{across(value):.1f}" y="{_HEIGHT - 8}" text-anchor="{anchor}">{value:.3g}</text>')
+        unit = "%" if per_cent else ""
+        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{label}{unit}</text>')
+    for value, label in ticks(low, high):
+        parts.append(f'<text x="{across(value):.1f}" y="{_HEIGHT - 8}" text-anchor="middle">{label}</text>')
     x = across(here)
     parts.append(f'<line class="et-here" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>')
     for style, heights in lines:

@@ -1,8 +1,7 @@
-"""Gradio page of the demo: a picture to choose, sliders that distort it, and the output of every layer."""
+"""Gradio page of the demo: a digit to choose, sliders that distort it, the output of every layer, and photographs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,10 @@ import gradio as gr
 from torch import Tensor
 
 from equivariant_transformers.data.pictures import PictureError
-from equivariant_transformers.demo import drawing, uploads
-from equivariant_transformers.demo.poses import SLIDERS, Pose, possible
+from equivariant_transformers.demo import drawing, opening, photo_tab, uploads
+from equivariant_transformers.demo.controls import QUIET, html, read_pose, sliders_of
+from equivariant_transformers.demo.photographs import Uprighting
+from equivariant_transformers.demo.poses import SLIDERS, possible
 from equivariant_transformers.demo.scene import classifier_chart, make_orbit, make_scene
 from equivariant_transformers.demo.work import Work
 from equivariant_transformers.hub.classifier import Classifier
@@ -21,7 +22,6 @@ STYLE = (_FOLDER / "style.css").read_text()
 SESSIONS = 32
 """Number of open pages whose picture is kept. Beyond this number, the least recently used page is reset."""
 _WAITING = 32  # maximum number of queued events
-_FIRST = 7  # sample that the page opens with
 _KINDS = "Choose a PNG, JPEG, GIF, WebP, BMP or TIFF of a digit."
 _ASIDE = """<p class="et-aside">The curves transform the distorted input further by one of these. They are updated when
 you release a slider. Both perspectives share one range, as in Projective MNIST: |x| + |y| is limited.</p>"""
@@ -37,19 +37,40 @@ def theme() -> gr.themes.Base:
     )
 
 
-def build(model: Classifier, plain: Classifier | None, work: Work) -> gr.Blocks:
-    """Return the page for a network with layers and, if given, a plain network. `work` counts running computations."""
+def build(model: Classifier, plain: Classifier | None, uprighting: Uprighting, work: Work) -> gr.Blocks:
+    """Return the page for digits and photographs. `work` counts running computations.
+
+    Args:
+        model: a network with layers.
+        plain: a plain network for comparison, or None.
+        uprighting: a rotation layer for photographs.
+        work: counter of the running computations.
+    """
+    page: gr.Blocks
+    with gr.Blocks(title="Equivariant Transformers", analytics_enabled=False) as page:
+        html(drawing.introduction(classifier_chart(model)))
+        with gr.Tab("Digits", elem_id="et-tab-digits"):
+            _digits(model, plain, work)
+        with gr.Tab("Photographs", elem_id="et-tab-photographs", render_children=True):
+            photo_tab.build(uprighting, work)
+    page.queue(max_size=_WAITING)
+    page._queue.pending_messages_per_session.max_size = 4 * _WAITING  # limits results that are never fetched
+    return page
+
+
+def _digits(model: Classifier, plain: Classifier | None, work: Work) -> None:
+    """Add the components for digits to the current Gradio block."""
     samples = uploads.samples()
 
     @work.counted
     def show(chosen: tuple[Tensor, int | None], *numbers: float | None) -> list[str]:
-        scene = make_scene(model, plain, chosen[0], _pose(numbers))
+        scene = make_scene(model, plain, chosen[0], possible(read_pose(SLIDERS, numbers)))
         return [drawing.hero(scene), drawing.classes(scene), drawing.layers(scene)]
 
     @work.counted
     def follow(chosen: tuple[Tensor, int | None], group: str, *numbers: float | None) -> str:
         digit, label = chosen
-        return drawing.orbit(make_orbit(model, plain, digit, _pose(numbers), group, label=label))
+        return drawing.orbit(make_orbit(model, plain, digit, possible(read_pose(SLIDERS, numbers)), group, label=label))
 
     def pick(event: gr.EventData) -> tuple[Any, str]:
         index = int(event.index) % len(samples)
@@ -68,68 +89,46 @@ def build(model: Classifier, plain: Classifier | None, work: Work) -> gr.Blocks:
             return gr.skip(), gr.skip(), drawing.note(f"The file cannot be used: {error}. {_KINDS}")
         return (digit, None), drawing.data_url(digit[None]), ""
 
-    first = (samples[_FIRST], _label(model, _FIRST))
-    rest = [slider.rest for slider in SLIDERS]
-    shown = show(first, *rest)
-    page: gr.Blocks
-    with gr.Blocks(title="Equivariant Transformers", analytics_enabled=False) as page:
-        chosen = gr.State(first)
-        _html(drawing.introduction(classifier_chart(model)))
-        with gr.Row(elem_id="et-page"):
-            with gr.Column(elem_id="et-choose"):
-                _html("<h4>Draw, pick or upload a digit</h4>")
-                sketch = _sketch(samples)
-                load = gr.UploadButton("Upload", type="binary", size="sm", elem_id="et-upload")
-                message = _html("", elem_id="et-message")
-            hero = _html(shown[0], elem_id="et-hero")
-            classes = _html(shown[1], elem_id="et-classes")
-            with gr.Column(elem_id="et-sliders"):
-                sliders = [
-                    gr.Slider(
-                        minimum=round(slider.range[0], 2),
-                        maximum=round(slider.range[1], 2),
-                        value=slider.rest,
-                        step=slider.step,
-                        label=slider.label,
-                        elem_id=f"et-{slider.group}",
-                        buttons=[],
-                    )
-                    for slider in SLIDERS
-                ]
-                reset = gr.Button("Reset", size="sm", elem_id="et-reset")
-            layers = _html(shown[2], elem_id="et-layers")
-            with gr.Column(elem_id="et-group"):
-                group = gr.Radio(
-                    [(slider.label, slider.group) for slider in SLIDERS],
-                    value="x_shear",
-                    label="Curves over the range of",
-                )
-                _html(_ASIDE)
-            orbit = _html(follow(first, "x_shear", *rest), elem_id="et-orbit")
+    index, pose = opening.of_digits(model, plain, samples)
+    first = (samples[index], _label(model, index))
+    values = [round(slider.from_theta(pose[slider.group]), 2) for slider in SLIDERS]
+    shown = show(first, *values)
+    chosen = gr.State(first)
+    with gr.Row(elem_id="et-page"):
+        with gr.Column(elem_id="et-choose"):
+            html("<h4>Draw, pick or upload a digit</h4>")
+            sketch = _sketch(samples, index)
+            load = gr.UploadButton("Upload", type="binary", size="sm", elem_id="et-upload")
+            message = html("", elem_id="et-message")
+        hero = html(shown[0], elem_id="et-hero")
+        classes = html(shown[1], elem_id="et-classes")
+        with gr.Column(elem_id="et-sliders"):
+            sliders = sliders_of(SLIDERS, values)
+            reset = gr.Button("Reset", size="sm", elem_id="et-reset")
+        layers = html(shown[2], elem_id="et-layers")
+        with gr.Column(elem_id="et-group"):
+            group = gr.Radio(
+                [(slider.label, slider.group) for slider in SLIDERS],
+                value="x_shear",
+                label="Curves over the range of",
+            )
+            html(_ASIDE)
+        orbit = html(follow(first, "x_shear", *values), elem_id="et-orbit")
 
-        quiet: Any = {"show_progress": "hidden", "trigger_mode": "always_last", "api_visibility": "private"}
-        raw: Any = {**quiet, "preprocess": False}  # a slider's number may be missing while the user types
-        live: Any = {"fn": show, "inputs": [chosen, *sliders], "outputs": [hero, classes, layers], **raw}
-        later: Any = {"fn": follow, "inputs": [chosen, group, *sliders], "outputs": orbit, **raw}
-        for slider in sliders:
-            slider.input(**live)
-            slider.release(**later)
-        group.change(**later)
-        reset.click(lambda: rest, None, sliders, **quiet).then(**live).then(**later)
-        for event in (
-            sketch.pick(pick, None, [chosen, message], **quiet),
-            sketch.draw(draw, None, [chosen, message], **quiet),
-            load.upload(upload, load, [chosen, sketch, message], **quiet),
-        ):
-            event.then(**live).then(**later)
-    page.queue(max_size=_WAITING)
-    page._queue.pending_messages_per_session.max_size = 4 * _WAITING  # limits results that are never fetched
-    return page
-
-
-def _pose(numbers: Sequence[float | None]) -> Pose:
-    pairs = zip(SLIDERS, numbers, strict=True)
-    return possible({slider.group: slider.to_theta(slider.nearest(number)) for slider, number in pairs})
+    raw: Any = {**QUIET, "preprocess": False}  # a slider's number may be missing while the user types
+    live: Any = {"fn": show, "inputs": [chosen, *sliders], "outputs": [hero, classes, layers], **raw}
+    later: Any = {"fn": follow, "inputs": [chosen, group, *sliders], "outputs": orbit, **raw}
+    for slider in sliders:
+        slider.input(**live)
+        slider.release(**later)
+    group.change(**later)
+    reset.click(lambda: [slider.rest for slider in SLIDERS], None, sliders, **QUIET).then(**live).then(**later)
+    for event in (
+        sketch.pick(pick, None, [chosen, message], **QUIET),
+        sketch.draw(draw, None, [chosen, message], **QUIET),
+        load.upload(upload, load, [chosen, sketch, message], **QUIET),
+    ):
+        event.then(**live).then(**later)
 
 
 def _label(model: Classifier, digit: int) -> int | None:
@@ -137,21 +136,16 @@ def _label(model: Classifier, digit: int) -> int | None:
     return model.card.classes.index(str(digit)) if str(digit) in model.card.classes else None
 
 
-def _html(value: str, **options: Any) -> gr.HTML:
-    """Return an HTML component that is styled by this page's style sheet only."""
-    return gr.HTML(value, apply_default_css=False, **options)
-
-
-def _sketch(samples: Tensor) -> gr.HTML:
+def _sketch(samples: Tensor, first: int) -> gr.HTML:
     buttons = "".join(
-        f'<button class="et-sample" aria-label="Sample {digit}" aria-pressed="{str(digit == _FIRST).lower()}">'
+        f'<button class="et-sample" aria-label="Sample {digit}" aria-pressed="{str(digit == first).lower()}">'
         f'<img src="{drawing.data_url(sample[None])}" alt=""></button>'
         for digit, sample in enumerate(samples)
     )
     canvas = '<canvas width="224" height="224" aria-label="Draw a digit here"></canvas>'
     clear = '<button class="et-clear">Clear</button>'
-    return _html(
-        drawing.data_url(samples[_FIRST][None]),
+    return html(
+        drawing.data_url(samples[first][None]),
         html_template=f'<div class="et-sketch">{canvas}<div class="et-samples">{buttons}{clear}</div></div>',
         js_on_load=(_FOLDER / "sketch.js").read_text(),
         elem_id="et-sketch",

@@ -19,13 +19,15 @@ class Slider:
     group: str
     label: str
     step: float
+    thetas: tuple[float, float]
+    """Least and greatest parameter."""
     to_theta: Callable[[float], float] = float
     from_theta: Callable[[float], float] = float
 
     @property
     def range(self) -> tuple[float, float]:
-        """Least and greatest value, as in Projective MNIST."""
-        first, last = (self.from_theta(theta) for theta in RANGES[self.group])
+        """Least and greatest value."""
+        first, last = map(self.from_theta, self.thetas)
         return min(first, last), max(first, last)
 
     @property
@@ -43,14 +45,41 @@ class Slider:
         return self.rest if number is None else min(max(number, low), high)
 
 
-SLIDERS = (
-    Slider("rotation", "Rotation", 1, math.radians, math.degrees),
-    Slider("x_shear", "Shear", 0.01),
-    Slider("dilation", "Scale", 0.01, lambda factor: -math.log(factor), lambda theta: math.exp(-theta)),
-    Slider("hyperbolic_rotation", "Aspect", 0.01),
-    Slider("x_perspective", "Perspective x", 0.01),
-    Slider("y_perspective", "Perspective y", 0.01),
+def _sliders(ranges: Mapping[str, tuple[float, float]]) -> tuple[Slider, ...]:
+    """Return the sliders of all groups, for parameters in these ranges."""
+    return (
+        Slider("rotation", "Rotation", 1, ranges["rotation"], math.radians, math.degrees),
+        Slider("x_shear", "Shear", 0.01, ranges["x_shear"]),
+        Slider(
+            "dilation",
+            "Scale",
+            0.01,
+            ranges["dilation"],
+            lambda factor: -math.log(factor),
+            lambda theta: math.exp(-theta),
+        ),
+        Slider("hyperbolic_rotation", "Aspect", 0.01, ranges["hyperbolic_rotation"]),
+        Slider("x_perspective", "Perspective x", 0.01, ranges["x_perspective"]),
+        Slider("y_perspective", "Perspective y", 0.01, ranges["y_perspective"]),
+    )
+
+
+SLIDERS = _sliders(RANGES)
+"""Sliders of digits, with the ranges of Projective MNIST."""
+PHOTOGRAPH_SLIDERS = _sliders(
+    {**RANGES, "x_shear": (-0.6, 0.6), **dict.fromkeys(("x_perspective", "y_perspective"), (-0.4, 0.4))}
 )
+"""Sliders of photographs. A photograph fills its frame, so that the horizon crosses it from a perspective of 1."""
+
+
+def increases(group: str) -> bool:
+    """Return whether the parameter of `group` increases when its slider moves to the right.
+
+    >>> increases("x_shear"), increases("dilation")  # a larger scale is a smaller parameter
+    (True, False)
+    """
+    slider = next((slider for slider in SLIDERS if slider.group == group), None)
+    return slider is None or slider.to_theta(slider.range[0]) < slider.to_theta(slider.range[1])
 
 
 def room(group: str, pose: Pose) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from equivariant_transformers.data.projective_mnist_set import POSE_NAMES
 from equivariant_transformers.data.synthesis import pose_matrix
-from equivariant_transformers.demo.poses import Pose, room
+from equivariant_transformers.demo.poses import Pose, increases, room
 from equivariant_transformers.geometry.charts import Chart
 from equivariant_transformers.geometry.groups import group as find_group
 from equivariant_transformers.geometry.projective import wrap
@@ -22,7 +22,11 @@ from equivariant_transformers.nn.canonicalization import Canonicalization
 
 @dataclass(frozen=True)
 class Axis:
-    """Heat map of a layer along one pose axis of its chart. Positions run from 0 to 1 over the axis."""
+    """Heat map of a layer along one pose axis of its chart. Positions run from 0 to 1 over the axis.
+
+    A larger parameter moves the content of a chart towards smaller coordinates. The axis is mirrored where needed so
+    that the predicted pose moves in the direction of the group's slider.
+    """
 
     group: str
     pose: float
@@ -39,7 +43,7 @@ class LayerView:
     """Input and output of one layer."""
 
     seen: Tensor
-    """Picture in the layer's chart, `(C, h, w)` of bytes, with the sheets below each other."""
+    """Picture in the layer's chart, mirrored like its axes: `(C, h, w)` of bytes, with the sheets below each other."""
     sheets: int
     axes: list[Axis]
     groups: tuple[str, ...]
@@ -102,7 +106,7 @@ def classifier_chart(model: Classifier) -> Chart | None:
 @torch.inference_mode()
 def make_scene(model: Classifier, plain: Classifier | None, digit: Tensor, pose: Pose) -> Scene:
     """Run the networks on a `digit` `(28, 28)` of bytes in a `pose`."""
-    images = _seen_through(model, digit, _matrix(pose))
+    images = seen_through(model, digit, _matrix(pose))
     out, logits = _run(model, images)
     return Scene(
         distorted=images[0],
@@ -132,7 +136,7 @@ def make_orbit(
     here = pose[group]
     thetas = torch.linspace(*room(group, pose), samples)
     steps = torch.cat((thetas - here, torch.zeros(1)))  # the last step is the picture in `pose` itself
-    images = _seen_through(model, digit, _matrix(pose) @ find_group(group).matrix(steps))
+    images = seen_through(model, digit, _matrix(pose) @ find_group(group).matrix(steps))
     out, logits = _run(model, images)
     followed = int(logits[-1].argmax()) if label is None else label
     view = classifier_chart(model)
@@ -162,7 +166,7 @@ def _matrix(pose: Pose) -> Tensor:
     return pose_matrix(torch.tensor([[pose[name] for name in POSE_NAMES]]), POSE_NAMES)
 
 
-def _seen_through(model: Classifier, digit: Tensor, matrices: Tensor) -> Tensor:
+def seen_through(model: Classifier, digit: Tensor, matrices: Tensor) -> Tensor:
     """Return the `digit` under `matrices` `(B, 3, 3)` on a canvas as in Projective MNIST: `(B, C, H, W)` of bytes."""
     height, width = model.card.size
     top, left = (height - digit.shape[0]) // 2, (width - digit.shape[1]) // 2
@@ -180,6 +184,7 @@ def _view(model: Classifier, out: Canonicalization, number: int) -> LayerView:
     step = out.steps[number]
     chart = step.layer.chart
     seen = out.after(number).on(step.layer.grid)  # (B, C, sheets, h, w)
+    seen = seen.flip([-1 - place for place, group in enumerate(chart.groups) if increases(group.name)])
     return LayerView(
         seen=model.to_bytes(seen.flatten(2, 3))[0],
         sheets=seen.shape[2],
@@ -196,13 +201,17 @@ def _axis(chart: Chart, number: int, heatmap: Tensor, pose: float) -> Axis:
     """Return the axis `number` of a chart with its `heatmap` `(samples,)`, which may be coarser than the chart."""
     low, high = chart.ranges[number]
     ticks = chart.axes()[number]
-    zero = (chart.centre[number] - low) / (high - low)
-    marker = zero - pose / (high - low)
+    name = chart.groups[number].name
+    places = (ticks[:: math.ceil(len(ticks) / len(heatmap))] - low) / (high - low)
+    zero, moved = (chart.centre[number] - low) / (high - low), -pose / (high - low)
+    if increases(name):
+        places, heatmap, zero, moved = 1 - places.flip(0), heatmap.flip(0), 1 - zero, -moved
+    marker = zero + moved
     return Axis(
-        group=chart.groups[number].name,
+        group=name,
         pose=pose,
         marker=marker % 1 if chart.periodic[number] else min(max(marker, 0.0), 1.0),
         zero=zero,
-        positions=((ticks[:: math.ceil(len(ticks) / len(heatmap))] - low) / (high - low)).tolist(),
+        positions=places.tolist(),
         weights=heatmap.tolist(),
     )

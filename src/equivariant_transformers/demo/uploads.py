@@ -1,9 +1,10 @@
-"""Conversion of drawings and uploads to digits like those of MNIST: white on black, 28 x 28, centred."""
+"""Conversion of drawings and uploads to digits like those of MNIST (white on black, centred) and to photographs."""
 
 from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from equivariant_transformers.data import pictures
 from equivariant_transformers.data.pictures import PictureError
+from equivariant_transformers.demo.photographs import to_photograph
 
 MOST_BYTES = 10 * 2**20
 MOST_PIXELS = 50_000_000
@@ -29,29 +31,45 @@ _CONTRAST = 24  # minimum contrast between ink and paper, in levels of 255
 
 def read(data: bytes) -> Tensor:
     """Return the picture in an image file as a digit `(28, 28)` of bytes. Raises `PictureError` only."""
+    return _converted(data, lambda picture: to_digit(_grey(picture)))
+
+
+def read_photograph(data: bytes) -> Tensor:
+    """Return the picture in an image file as a photograph `(3, 192, 192)` of bytes. Raises `PictureError` only."""
+    return _converted(data, to_photograph)
+
+
+def read_drawing(url: object) -> Tensor:
+    """Return the PNG in a data URL, which the page sends for a drawing, as a digit `(28, 28)` of bytes."""
+    return read(_decoded(url, "drawing"))
+
+
+def read_frame(url: object) -> Tensor:
+    """Return the PNG in a data URL, which the page sends for a frame of a camera, as a photograph of bytes."""
+    return read_photograph(_decoded(url, "frame"))
+
+
+def _converted(data: bytes, convert: Callable[[Image.Image], Tensor]) -> Tensor:
     if not data:
         raise PictureError("the file is empty")
     if len(data) > MOST_BYTES:
         raise PictureError(f"the file is larger than {MOST_BYTES // 2**20} MB")
     try:
-        picture = pictures.load(io.BytesIO(data), 2 * _ENOUGH, formats=FORMATS, most_pixels=MOST_PIXELS)
-        return to_digit(_grey(picture))
+        return convert(pictures.load(io.BytesIO(data), 2 * _ENOUGH, formats=FORMATS, most_pixels=MOST_PIXELS))
     except PictureError:
         raise
     except Exception:  # a damaged file can make a decoder raise almost anything
         raise PictureError("the file is damaged") from None
 
 
-def read_drawing(url: object) -> Tensor:
-    """Return the PNG in a data URL, which the page sends for a drawing, as a digit `(28, 28)` of bytes."""
+def _decoded(url: object, what: str) -> bytes:
     kind, _, code = str(url)[: 2 * MOST_BYTES].partition(",")
     if kind != "data:image/png;base64":
-        raise PictureError("the drawing is not a PNG")
+        raise PictureError(f"the {what} is not a PNG")
     try:
-        data = base64.b64decode(code, validate=True)
+        return base64.b64decode(code, validate=True)
     except ValueError:  # characters that are not base64 or not ASCII
-        raise PictureError("the drawing is damaged") from None
-    return read(data)
+        raise PictureError(f"the {what} is damaged") from None
 
 
 def samples() -> Tensor:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from equivariant_transformers.experiments import report, rotation
 from equivariant_transformers.experiments import results as records
+from equivariant_transformers.experiments.cluster import run as run_on_cluster
 from equivariant_transformers.experiments.display import Display
+from equivariant_transformers.experiments.field import EXPERIMENTS
 from equivariant_transformers.experiments.figures import FIGURES, NothingToDraw
-from equivariant_transformers.experiments.paper import EXPERIMENTS
 from equivariant_transformers.experiments.runner import CRASH, run
 from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.training import Config, Stopped
@@ -18,7 +20,7 @@ from equivariant_transformers.training.job import find_device
 
 NAMES = (*EXPERIMENTS, rotation.NAME, *FIGURES)
 """Names of the tables and figures that can be reproduced."""
-PAGES = (Path("docs/reproduction.md"), Path("docs/lab-notebook.md"))
+PAGES = (Path("docs/reproduction.md"), Path("docs/lab-notebook.md"), Path("docs/field.md"))
 """Pages with tables of results, relative to the root of the repository."""
 
 
@@ -42,6 +44,8 @@ def reproduce(
     accept_other_files: bool = False,
     device: str = "auto",
     out: Path = Path("out"),
+    workers: int | None = None,
+    cluster: str = "local",
 ) -> bool:
     """Train the missing runs of the table or figure `name`, print the table, and return whether no run crashed.
 
@@ -61,8 +65,12 @@ def reproduce(
         accept_other_files: accept SVHN files that differ from the official files. Records and report state this.
         device: a torch device, or auto.
         out: folder to write figures to.
+        workers: number of workers that train at the same time, through submitit; None to train in this process.
+        cluster: `local` for workers on this machine, each with one GPU if there is one, or `slurm`.
     """
     check(name, only)
+    if workers is not None and name not in EXPERIMENTS:
+        raise ValueError(f"{name} has no runs to share among workers; the tables are: {', '.join(EXPERIMENTS)}")
     if name in FIGURES:
         path = out / f"{name}.png"
         try:
@@ -80,15 +88,20 @@ def reproduce(
         else:
             experiment = EXPERIMENTS[name]
             configs = experiment.configs(seeds=seeds, only=only, fast=fast)
-            run(
-                [config.replace(device=device) for config in configs],
-                folder=results / name,
-                checkpoints=checkpoints,
-                together=experiment.together if together is None else together,
-                budget=budget,
-                display=display,
-                accept_other_files=accept_other_files,
-            )
+            options: dict[str, Any] = {
+                "folder": results / name,
+                "checkpoints": checkpoints,
+                "together": experiment.together if together is None else together,
+                "budget": budget,
+                "display": display,
+                "accept_other_files": accept_other_files,
+            }
+            missing = [config.replace(device=device) for config in configs]
+            if workers is None:
+                run(missing, **options)
+            else:
+                logs = (checkpoints or Path("runs")) / "workers"
+                run_on_cluster(missing, workers=workers, cluster=cluster, logs=logs, **options)
     except Stopped as reason:
         stopped = reason
         display.say(f"{stopped}; the same command resumes")

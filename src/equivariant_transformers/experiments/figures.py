@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from equivariant_transformers import data, viz
 from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.experiments import results, rotation
-from equivariant_transformers.experiments.paper import EXPERIMENTS
+from equivariant_transformers.experiments.field import EXPERIMENTS
 from equivariant_transformers.experiments.report import cell_records
 from equivariant_transformers.geometry import atlas
 from equivariant_transformers.geometry.groups import group

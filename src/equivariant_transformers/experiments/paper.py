@@ -20,7 +20,9 @@ class Cell:
     column: str
     config: Config
     paper: float | None = None
-    """Value in the paper, in per cent; None if the paper has none."""
+    """Published value, in per cent; None if there is none."""
+    source: str = "paper"
+    """Name of the publication of the value."""
     priority: tuple[int, int] = (0, 0)
     """(tier, place). All seeds of a tier run before the next tier; within a seed, lower places run first."""
 
@@ -36,6 +38,8 @@ class Experiment:
     """Number of runs per cell."""
     together: int = 3
     """Number of runs that share a GPU."""
+    costs: bool = False
+    """True to show the number of parameters and the training time of each row."""
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -299,4 +303,4 @@ EXPERIMENTS: dict[str, Experiment] = {
     "affnist": Experiment(title="affNIST", cells=tuple(affnist()), metric="test accuracy", together=1),
     "svhn": Experiment(title="SVHN", cells=tuple(svhn())),
 }
-"""Experiments that consist of training runs, by name."""
+"""Tables of the paper, by name."""

@@ -1,4 +1,4 @@
-"""Tables of measured values beside the paper's, generated from the result files alone."""
+"""Tables of measured values beside the published ones, generated from the result files alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from statistics import fmean, stdev
 from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.experiments import results, rotation
 from equivariant_transformers.experiments.display import show_duration
-from equivariant_transformers.experiments.paper import EXPERIMENTS, Cell, Experiment
+from equivariant_transformers.experiments.field import EXPERIMENTS
+from equivariant_transformers.experiments.paper import Cell, Experiment
 from equivariant_transformers.experiments.results import Record
 
 END = "<!-- end -->"
@@ -86,10 +87,15 @@ def _table(experiment: Experiment, records: dict[Cell, list[Record]]) -> str:
             return ""
         return measured(experiment, records[cell]) + _quote(experiment, cell)
 
+    def cells(row: str) -> list[str]:
+        found = [record for cell, some in records.items() if cell.row == row for record in some]
+        return [row, *(entry(row, column) for column in columns), *(_costs(found) if experiment.costs else ())]
+
+    heads = [f"{experiment.metric}, %", *columns, *(("parameters", "time per run") if experiment.costs else ())]
     lines = [
-        f"| {experiment.metric}, % | " + " | ".join(columns) + " |",
-        "|---" * (1 + len(columns)) + "|",
-        *(f"| {row} | " + " | ".join(entry(row, column) for column in columns) + " |" for row in rows),
+        "| " + " | ".join(heads) + " |",
+        "|---" * len(heads) + "|",
+        *("| " + " | ".join(cells(row)) + " |" for row in rows),
         "",
         _footnote(experiment, [record for found in records.values() for record in found]),
     ]
@@ -97,10 +103,19 @@ def _table(experiment: Experiment, records: dict[Cell, list[Record]]) -> str:
 
 
 def _quote(experiment: Experiment, cell: Cell) -> str:
-    """Return the paper's value with the digits that the paper prints."""
+    """Return the published value with the digits that its publication prints, and the publication."""
     if cell.paper is None:
         return ""
-    return f"<br>paper {cell.paper:g}" if experiment.metric == "test accuracy" else f"<br>paper {cell.paper:.2f}"
+    value = f"{cell.paper:g}" if experiment.metric == "test accuracy" else f"{cell.paper:.2f}"
+    return f"<br>{cell.source} {value}"
+
+
+def _costs(records: Collection[Record]) -> tuple[str, str]:
+    """Return the number of parameters and the mean time of the runs of a row, both empty without runs."""
+    if not records:
+        return "", ""
+    counts = " to ".join(f"{count:,}" for count in sorted({record.parameters for record in records}))
+    return counts, show_duration(fmean(record.seconds for record in records))
 
 
 def _footnote(experiment: Experiment, records: Collection[Record]) -> str:

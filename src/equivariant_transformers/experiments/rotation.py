@@ -76,7 +76,7 @@ def reproduce(
         seconds = time.monotonic() - started
         say(f"{case.title}: loss {loss:.4f} after {seconds:.0f} s")
         test = splits.test.take(torch.arange(min(DIGITS, len(splits.test))))
-        found = self_consistency(layer, test.normalise(test.images), torch.linspace(-math.pi, math.pi, ANGLES))
+        found = self_consistency(layer, test.normalise(test.images[:]), torch.linspace(-math.pi, math.pi, ANGLES))
         fields = {
             "title": case.title,
             "examples": case.examples,

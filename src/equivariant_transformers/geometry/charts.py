@@ -65,7 +65,7 @@ class Chart:
     order: int = 1
     """Number of derivatives along the flow that fade out the fixed points in the image.
 
-    2 where orbits approach a fixed point at a constant rate, as for scales; 1 elsewhere.
+    2 where orbits run towards a fixed point, as for scales; 1 elsewhere.
     """
     size: tuple[int, int] = (64, 64)
     """Size of the grid as (height, width); the first coordinate runs along the width."""
@@ -112,23 +112,23 @@ class Chart:
         """Return the width of the range of each pose coordinate, `(k,)`."""
         return torch.tensor([high - low for low, high in self.ranges[: len(self.groups)]], dtype=dtype, device=device)
 
-    def row_weights(self) -> Tensor:
+    def row_weights(self, samples: int = 512) -> Tensor:
         """Return the weight of each row of the grid for the pose: `(height,)`, float32 on the CPU, summing to 1.
 
         A row of the grid is an orbit (one value of the second coordinate). Its weight is the square of the image area
         that the row covers, so singular rows have no weight. The weight drops as more of this area lies beyond the
         range of the first coordinate, where content can enter and leave, or so close to the singular set that pixels
-        blur it.
+        blur it. Areas are sums over `samples` positions of the first coordinate.
         """
         (low, high), _ = self.ranges
         reach = 0 if self.periodic[0] else (high - low) / 2
         with torch.device("cpu"):  # also inside a torch.device("meta") context
-            area = self._row_areas((low - reach, high + reach), 0.0)
-            useful = self._row_areas((low, high), _BLURRED)
+            area = self._row_areas((low - reach, high + reach), 0.0, samples)
+            useful = self._row_areas((low, high), _BLURRED, samples)
         weights = (useful * (useful / area.clamp_min(1e-12)).clamp(max=1) ** 8) ** 2
         return (weights / weights.sum().clamp_min(1e-12)).float()
 
-    def _row_areas(self, bounds: Range, margin: float, samples: int = 512) -> Tensor:
+    def _row_areas(self, bounds: Range, margin: float, samples: int) -> Tensor:
         """Return the image area of each row in `bounds`, over all sheets, at least `margin` off the singular set."""
         first = torch.linspace(*bounds, 2 * samples + 1, dtype=torch.float64)[1::2]
         second = self.axes(dtype=torch.float64)[1]

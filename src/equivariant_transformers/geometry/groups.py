@@ -143,9 +143,9 @@ class Group:
             velocity: Tensor = torch.func.jvp(lambda theta: flow(theta, points), (zero,), (torch.ones_like(zero),))[1]
             return velocity
         assert self.generator is not None
-        generator = torch.tensor(self.generator, dtype=points.dtype, device=points.device)
-        x, y, w = projective.homogeneous(generator, *points.unbind(-1))
-        return torch.stack((x, y), -1) - points * w[..., None]
+        x, y = points.unbind(-1)
+        u, v, w = (a * x + (b * y + c) for a, b, c in self.generator)  # numbers, which no device has to copy
+        return torch.stack((u, v), -1) - points * w[..., None]
 
     def compose(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the parameter of $T_a T_b$, wrapped to within half a period of 0 if the group is periodic."""

@@ -139,7 +139,11 @@ def read_canonicalizer(path: str | Path) -> tuple[Canonicalizer, CanonicalizerCa
     """Return the canonicalizer in a file and its card."""
     tensors, description = checkpoint.read(Path(path), needs_checksum=True)
     if KEY not in description:
-        kind = "a classifier: Classifier.load(path).module.canonicalizer" if "card" in description else "a training run"
+        kinds = {
+            "card": "a classifier: Classifier.load(path).module.canonicalizer",
+            "network": "a network: et.hub.load_network(path).canonicalizer",
+        }
+        kind = next((kind for key, kind in kinds.items() if key in description), "a training run")
         raise checkpoint.CheckpointError(f"{path} does not hold a canonicalizer; it holds {kind}")
     try:
         card = CanonicalizerCard.from_dict(description[KEY])

@@ -25,6 +25,7 @@ from equivariant_transformers.training import checkpoint
 from equivariant_transformers.training.aliases import current_fields, current_weights
 from equivariant_transformers.training.config import Config
 from equivariant_transformers.training.job import build_network
+from equivariant_transformers.training.tasks import TASKS, Task, target_statistics
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -35,7 +36,7 @@ MISFITS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """Description of a trained network, without its weights. Errors are in per cent.
+    """Description of a trained network, without its weights. Errors are in per cent, as in `training.Result`.
 
     Images have at most 1024 channels and 1024 x 1024 pixels, and there are at most 100,000 classes. Other values, and a
     mean or a standard deviation that cannot normalise an image, raise a ValueError.
@@ -46,6 +47,7 @@ class Card:
     size: tuple[int, int]
     """(height, width) of the images."""
     classes: tuple[str, ...]
+    """Names of the classes, labels or values."""
     mean: tuple[float, ...]
     """Mean of each channel, on the scale of 0 to 255."""
     std: tuple[float, ...]
@@ -59,6 +61,10 @@ class Card:
     """Hash of the labels of all images at the time of training; None if unknown."""
     validation_error: float | None = None
     test_error: float | None = None
+    target_mean: tuple[float, ...] = ()
+    """Mean of each value on the training images, for regression."""
+    target_std: tuple[float, ...] = ()
+    """Standard deviation of each value, likewise."""
 
     def __post_init__(self) -> None:
         sizes = {"in_channels": ((self.in_channels,), MOST_CHANNELS), "size": (self.size, MOST_SIDE)}
@@ -76,9 +82,17 @@ class Card:
         self._check("classes", all(isinstance(name, str) for name in self.classes), "strings")
         check_normalisation(self.mean, self.std, self.in_channels)
         self._check("fill", self.fill is None or _is_number(self.fill), "a number or None")
+        task = TASKS[self.config.task]
         for name in ("validation_error", "test_error"):
             error = getattr(self, name)
-            self._check(name, error is None or (_is_number(error) and 0 <= error <= 100), "from 0 to 100 or None")
+            fits = error is None or (_is_number(error) and 0 <= error <= task.most)
+            self._check(name, fits, f"from 0 to {task.most:g} or None")
+        columns = len(self.classes) if task.standardised else 0
+        for name in ("target_mean", "target_std"):
+            numbers = getattr(self, name)
+            fits = len(numbers) == columns and all(map(_is_number, numbers))
+            self._check(name, fits, f"{columns} finite numbers for the task {self.config.task}")
+        self._check("target_std", all(number > 0 for number in self.target_std), "positive")
 
     def _check(self, name: str, holds: bool, allowed: str) -> None:
         if not holds:
@@ -87,6 +101,7 @@ class Card:
     @classmethod
     def of(cls, config: Config, images: ImageSet) -> Self:
         """Return the card of a network that is to be trained with `config` on `images`."""
+        target_mean, target_std = target_statistics(config, images)
         return cls(
             config=config,
             in_channels=images.images.shape[1],
@@ -97,6 +112,8 @@ class Card:
             fill=images.black if config.fill == "black" else None,
             data=images.name,
             origin=images.origin,
+            target_mean=target_mean,
+            target_std=target_std,
         )
 
     def build(self, network: Network | None = None) -> Canonicalized:
@@ -143,7 +160,8 @@ class Card:
         missing = [name for name, has_default in known.items() if not has_default and name not in fields]
         if unknown or missing:
             raise ValueError(f"the card has missing fields {missing} and unknown fields {quote(unknown)}")
-        lists = {name: fields[name] for name in ("size", "classes", "mean", "std")}
+        listed = ("size", "classes", "mean", "std", "target_mean", "target_std")
+        lists = {name: fields[name] for name in listed if name in fields}
         for name, value in lists.items():
             if not isinstance(value, (list, tuple)):
                 raise ValueError(f"{name} must be a list, got {quote(value)}")
@@ -167,6 +185,8 @@ def _is_number(value: object) -> bool:
 class Classifier(nn.Module):
     """Network and its card. The input is images as bytes, with the size and the channels of the card.
 
+    The output is logits of the classes or labels, or, for regression, the values in their own units.
+
     >>> digits = ImageSet(images=torch.zeros(3, 1, 64, 64, dtype=torch.uint8), labels=torch.arange(3), name="blank")
     >>> card = Card.of(Config(layers=("x_shear",)), digits)
     >>> classifier = Classifier(card.build(), card).eval()
@@ -176,6 +196,8 @@ class Classifier(nn.Module):
 
     scale: Tensor
     shift: Tensor
+    target_mean: Tensor
+    target_std: Tensor
 
     def __init__(self, module: Canonicalized, card: Card) -> None:
         super().__init__()
@@ -185,12 +207,23 @@ class Classifier(nn.Module):
         self.tta = card.config.tta
         for name, values in zip(("scale", "shift"), scale_and_shift(card.mean, card.std), strict=True):
             self.register_buffer(name, values.clone(), persistent=False)  # not parts of one tensor
+        for name in ("target_mean", "target_std"):
+            self.register_buffer(name, torch.tensor(getattr(card, name)), persistent=False)
+
+    @property
+    def task(self) -> Task:
+        """Task of the network."""
+        return TASKS[self.card.config.task]
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits `(B, classes)` for bytes `(B, C, H, W)`."""
-        network = self.module if self.tta == 1 else TTA(self.module, self.augmentation, self.tta)
-        logits: Tensor = network(self.normalise(images))
-        return logits
+        """Return logits `(B, classes)`, or the values of a regression, for bytes `(B, C, H, W)`."""
+        network = self.module if self.tta == 1 else TTA(self.module, self.augmentation, self.tta, self.task.average)
+        outputs: Tensor = network(self.normalise(images))
+        return outputs * self.target_std + self.target_mean if self.card.target_std else outputs
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Return probabilities `(B, classes)`, or the values of a regression, for bytes `(B, C, H, W)`."""
+        return self.task.predict(self(images))
 
     @property
     def tta(self) -> int:
@@ -243,10 +276,9 @@ class Classifier(nn.Module):
         `network`. It is never imported because a file names it.
         """
         tensors, description = checkpoint.read(Path(path))
-        if "canonicalizer" in description:
-            raise checkpoint.CheckpointError(
-                f"{path} is a canonicalizer without a classifier: load it in Python with et.hub.load_canonicalizer"
-            )
+        for kind, what in (("canonicalizer", "a canonicalizer without a classifier"), ("network", "a network")):
+            if kind in description:
+                raise checkpoint.CheckpointError(f"{path} is {what}: load it in Python with et.hub.load_{kind}")
         if "card" not in description:
             raise checkpoint.CheckpointError(
                 f"{path} is the checkpoint of a training run, not a model; load model.safetensors in the same folder"

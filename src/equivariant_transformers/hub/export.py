@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,8 +55,9 @@ def to_onnx(module: nn.Module, path: str | Path, images: Tensor | None = None) -
     """Write `module` as an ONNX file for batches of any size, and return the largest difference of the outputs.
 
     Args:
-        module: a `Classifier`, with the output `logits`; a layer or a `Canonicalizer`, with the outputs `image`, `pose`
-            and `confidence`; or any other module that maps images to one tensor, with the output `output`.
+        module: a `Classifier`, with the output `logits`, or `values` for regression; a layer or a `Canonicalizer`, with
+            the outputs `image`, `pose` and `confidence`; or any other module that maps images to one tensor, with the
+            output `output`.
         path: path of the file. If its outputs differ from the module's, an `ExportError` is raised instead.
         images: example images `(B, C, H, W)` for the module; not needed for a classifier.
     """
@@ -67,21 +68,13 @@ def to_onnx(module: nn.Module, path: str | Path, images: Tensor | None = None) -
         raise ModuleNotFoundError(f"ONNX export needs {missing.name}: {install.command('export')}") from missing
     path = _checked(path)
     network, images = _prepare(module, images)
-    program = _trace(network, images)
-    with _quiet_exporter():
-        exported = torch.onnx.export(
-            program,
-            (),
-            dynamo=True,
-            opset_version=OPSET,
-            input_names=["images"],
-            output_names=_output_names(network, images),
-            dynamic_shapes={"images": {0: "batch"}},  # name of the axis
-            verbose=False,
-        )
-    assert exported is not None
-    exported.model.metadata_props.update(_description(module))
-    content = exported.model_proto.SerializeToString()
+    content = serialise(
+        _trace(network, images),
+        input_names=["images"],
+        output_names=_output_names(network, images),
+        dynamic_shapes={"images": {0: "batch"}},  # name of the axis
+        description=_description(module),
+    )
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     difference = _compare(network, lambda batch: session.run(None, {"images": batch.numpy()}), images)
     with atomic_write(path) as file:
@@ -104,6 +97,40 @@ def to_program(module: nn.Module, path: str | Path, images: Tensor | None = None
     with atomic_write(path) as file:
         file.write(buffer.getvalue())
     return difference
+
+
+def serialise(
+    program: torch.export.ExportedProgram,
+    *,
+    input_names: list[str],
+    output_names: list[str],
+    dynamic_shapes: dict[str, Any] | None = None,
+    description: Mapping[str, str] | None = None,
+) -> bytes:
+    """Return a traced program as the content of an ONNX file, with `description` as its metadata.
+
+    The exporter notes the stack trace of every operation. The notes are removed: they are as large as the weights of a
+    small network, and name folders of this machine.
+    """
+    with _quiet_exporter():
+        exported = torch.onnx.export(
+            program,
+            (),
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=input_names,
+            output_names=output_names,
+            dynamic_shapes=dynamic_shapes,
+            verbose=False,
+        )
+    assert exported is not None
+    exported.model.metadata_props.update(description or {})
+    content = exported.model_proto
+    for graph in (content.graph, *content.functions):
+        for node in graph.node:
+            del node.metadata_props[:]
+    serialised: bytes = content.SerializeToString()
+    return serialised
 
 
 def _checked(path: str | Path) -> Path:
@@ -161,7 +188,7 @@ def _output_names(network: _Tensors, images: Tensor) -> list[str]:
         one = isinstance(network(images[:1]), Tensor)
     if not one:
         return ["image", "pose", "confidence"]
-    return ["logits" if isinstance(network.module, Classifier) else "output"]
+    return [network.module.task.output if isinstance(network.module, Classifier) else "output"]
 
 
 def _description(module: nn.Module) -> dict[str, str]:
@@ -171,7 +198,8 @@ def _description(module: nn.Module) -> dict[str, str]:
 
 @torch.no_grad()
 def _compare(network: _Tensors, exported: Callable[[Tensor], Any], images: Tensor) -> float:
-    """Return the largest difference between the outputs of both, over several batch sizes."""
+    """Return the largest difference between the outputs of both, over several batch sizes; relative for values."""
+    values = isinstance(network.module, Classifier) and network.module.task.standardised  # of any magnitude
     differences = []
     for count in _CHECKED:
         batch = images[-count:]
@@ -182,7 +210,8 @@ def _compare(network: _Tensors, exported: Callable[[Tensor], Any], images: Tenso
                 raise ExportError(
                     f"the exported network returns shape {shapes} for {count} images; nothing was written"
                 )
-            differences.append((found - expected).abs().max())
+            scale = expected.abs().clamp_min(1) if values else torch.ones(())
+            differences.append(((found - expected).abs() / scale).max())
     largest = float(torch.stack(differences).max())
     if not largest <= TOLERANCE:  # also if NaN
         raise ExportError(

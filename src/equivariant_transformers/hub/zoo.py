@@ -13,6 +13,7 @@ from equivariant_transformers.geometry.groups import lookup
 if TYPE_CHECKING:  # imported on demand: these import data sets and the trainer
     from equivariant_transformers.hub.canonicalizers import CanonicalizerCard
     from equivariant_transformers.hub.classifier import Card, Classifier
+    from equivariant_transformers.hub.networks import NetworkCard
     from equivariant_transformers.models import Network
     from equivariant_transformers.nn.canonicalizer import Canonicalizer
 
@@ -61,11 +62,15 @@ def find(model: str | Path, network: Network | None = None) -> Classifier:
     return found
 
 
-def describe(card: Card | CanonicalizerCard) -> str:
+def describe(card: Card | CanonicalizerCard | NetworkCard) -> str:
     """Return a card and its licence as readable JSON."""
-    from equivariant_transformers.hub.canonicalizers import KEY, CanonicalizerCard
+    from equivariant_transformers.hub import canonicalizers, networks
 
-    fields = {KEY: card.to_dict()} if isinstance(card, CanonicalizerCard) else card.to_dict()
+    fields = card.to_dict()
+    if isinstance(card, canonicalizers.CanonicalizerCard):
+        fields = {canonicalizers.KEY: fields}
+    elif isinstance(card, networks.NetworkCard):
+        fields = {networks.KEY: fields}
     return json.dumps({"licence": LICENCE, **fields}, indent=1) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Networks of the paper.
+"""Networks of the paper, and baselines.
 
 >>> import torch
 >>> from equivariant_transformers import models
@@ -10,8 +10,11 @@ torch.Size([2, 10])
 from equivariant_transformers.models.affnist import AffNISTCNN
 from equivariant_transformers.models.backbones import NETWORKS, Network, check_name, import_network, is_own
 from equivariant_transformers.models.capsule import CapsuleDecoder, CapsuleNetwork, margin_loss, reconstruction_loss
+from equivariant_transformers.models.discrete import DiscretelyCanonicalized, DiscretePredictor, prior_loss
 from equivariant_transformers.models.paper import build
 from equivariant_transformers.models.resnet import ResNet, resnet10, resnet18, resnet34
+from equivariant_transformers.models.search import PoseSearch, Span
+from equivariant_transformers.models.steerable import SteerableCNN
 from equivariant_transformers.models.z2cnn import Z2CNN
 
 __all__ = [
@@ -20,13 +23,19 @@ __all__ = [
     "AffNISTCNN",
     "CapsuleDecoder",
     "CapsuleNetwork",
+    "DiscretePredictor",
+    "DiscretelyCanonicalized",
     "Network",
+    "PoseSearch",
     "ResNet",
+    "Span",
+    "SteerableCNN",
     "build",
     "check_name",
     "import_network",
     "is_own",
     "margin_loss",
+    "prior_loss",
     "reconstruction_loss",
     "resnet10",
     "resnet18",

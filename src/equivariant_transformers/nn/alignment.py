@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from equivariant_transformers.geometry.groups import Group
 from equivariant_transformers.geometry.motion import remove_pose
 from equivariant_transformers.geometry.warp import Warp
 from equivariant_transformers.nn.canonicalization import Canonicalization, Step
@@ -15,6 +17,7 @@ from equivariant_transformers.nn.canonicalization import Canonicalization, Step
 _REACH = 0.7  # half width of the grid of points that is compared
 _SPREAD = 0.08  # distance of points, in half widths of the image, at which a pose counts as nearly right
 _BETA = 0.1  # distance of points at which the loss of a warp changes from quadratic to linear
+_LATER = 0.2  # weight of displacements along the groups of later layers, which can undo them
 _WEIGHT = 3.0  # weight of the distance of points against a cross-entropy
 
 
@@ -25,7 +28,8 @@ def alignment_loss(out: Canonicalization) -> Tensor:
     should be the frame of the original image. Two terms measure this:
 
     - For each step whose predictor returns evidence over poses, the cross-entropy between the evidence and the poses
-      that undo the warp before the step. It also trains poses far from the present one.
+      that undo the warp before the step. Displacements that later steps can undo count less. The cross-entropy also
+      trains poses far from the present one.
     - If any other step exists, three times the smooth L1 distance between `out.warp.points(grid)` and `grid`.
 
     >>> import equivariant_transformers as et
@@ -39,9 +43,9 @@ def alignment_loss(out: Canonicalization) -> Tensor:
     grid = _grid(out.images)
     loss = torch.zeros((), device=out.images.device)
     before = out.start
-    for step in out.steps:
+    for number, step in enumerate(out.steps):
         if step.evidence is not None:
-            loss = loss + _cross_entropy(step, before, step.evidence, grid)
+            loss = loss + _cross_entropy(step, before, step.evidence, grid, _later(out.steps, number))
         before = step.warp
     if any(step.evidence is None for step in out.steps):
         moved = out.warp.points(grid.expand(out.images.shape[0], -1, -1))
@@ -85,8 +89,18 @@ class Aligned(nn.Module):
         return network.read(out), alignment_loss(out)
 
 
-def _cross_entropy(step: Step, before: Warp, evidence: Tensor, grid: Tensor) -> Tensor:
-    """Return the cross-entropy of `evidence` and the positions whose poses undo the warp `before` the step."""
+def _later(steps: Sequence[Step], number: int) -> list[Group]:
+    """Return the groups of the layers after `steps[number]`, except those of its own layer."""
+    own = steps[number].layer.chart.groups
+    return [group for step in steps[number + 1 :] for group in step.layer.chart.groups if group not in own]
+
+
+def _cross_entropy(step: Step, before: Warp, evidence: Tensor, grid: Tensor, later: Sequence[Group]) -> Tensor:
+    """Return the cross-entropy of `evidence` and the positions whose poses undo the warp `before` the step.
+
+    Displacements along the `later` groups count less. The rotation that is nearest to undoing a rotation and a shear
+    differs from the rotation, and what it leaves cannot be undone by a layer for shears.
+    """
     chart = step.layer.chart
     count = len(chart.groups)
     axes = chart.axes(dtype=grid.dtype, device=grid.device)[:count]
@@ -95,8 +109,23 @@ def _cross_entropy(step: Step, before: Warp, evidence: Tensor, grid: Tensor) -> 
     undone = remove_pose(chart.groups, candidates).points(grid.expand(len(candidates), -1, -1))  # (K, points, 2)
     with torch.no_grad():
         moved = before.points(undone.reshape(1, -1, 2)).reshape(-1, *undone.shape)  # (B, K, points, 2)
-        target = torch.softmax(-_mean_square(moved - grid) / (2 * _SPREAD**2), -1)
+        rest = _discounted(moved - grid, [group.vector_field(grid) for group in later])
+        target = torch.softmax(-_mean_square(rest) / (2 * _SPREAD**2), -1)
     return -(target * torch.log_softmax(evidence.flatten(1), -1)).sum(-1).mean()
+
+
+def _discounted(differences: Tensor, fields: Sequence[Tensor]) -> Tensor:
+    """Return `differences` `(..., points, 2)` with their part along vector fields `(1, points, 2)` scaled down."""
+    basis: list[Tensor] = []
+    for field in fields:
+        for unit in basis:
+            field = field - (field * unit).sum() * unit
+        length = field.square().sum().sqrt()
+        basis.append(torch.where(length > 1e-3, field / length.clamp_min(1e-3), 0.0))  # 0 if the others span the field
+    rest = differences.nan_to_num(1e3).clamp(-1e3, 1e3)
+    for unit in basis:
+        rest = rest - (1 - _LATER) * (rest * unit).sum((-2, -1), keepdim=True) * unit
+    return rest
 
 
 def _mean_square(differences: Tensor) -> Tensor:

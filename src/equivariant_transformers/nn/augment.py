@@ -6,7 +6,7 @@ Both pass a starting warp to a network that accepts one, such as `Canonicalized`
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 import torch
@@ -110,6 +110,9 @@ class TTA(nn.Module):
         network: classifier that takes images `(B, C, H, W)` and a starting `Warp`, such as `Canonicalized`.
         augmentation: an `Augmentation`, or the `max_theta` of each group.
         count: number of transformations per image.
+        average: function from outputs `(count, B, K)` to outputs `(B, K)`. Default: `mean_of_probabilities`, for
+            logits of classes. The mean of values of a regression is meaningful if the values do not change under the
+            transformations.
 
     >>> import equivariant_transformers as et
     >>> backbone = nn.Sequential(nn.Conv2d(1, 10, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten())
@@ -118,23 +121,34 @@ class TTA(nn.Module):
     torch.Size([2, 10])
     """
 
-    def __init__(self, network: nn.Module, augmentation: Augmentation | MaxTheta, count: int) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        augmentation: Augmentation | MaxTheta,
+        count: int,
+        average: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         super().__init__()
         self.network = network
         self.augmentation = _augmentation(augmentation)
         self.count = count
+        self.average = average or mean_of_probabilities
         check_tta(count, self.augmentation)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logarithms `(B, classes)` of the mean probabilities for images `(B, C, H, W)`."""
+        """Return the averaged outputs for images `(B, C, H, W)`: by default, logarithms of mean probabilities."""
         check_images(images)
         starts = self.augmentation.spread(images, self.count)
         logits = self.network(images.repeat(self.count, 1, 1, 1), starts)
         if not isinstance(logits, Tensor) or logits.ndim != 2:
             found = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
             raise TypeError(f"test-time augmentation needs a classifier that returns logits (B, classes), got {found}")
-        shares = logits.log_softmax(1)
-        return shares.reshape(self.count, *images.shape[:1], *shares.shape[1:]).logsumexp(0) - math.log(self.count)
+        return self.average(logits.reshape(self.count, *images.shape[:1], *logits.shape[1:]))
+
+
+def mean_of_probabilities(logits: Tensor) -> Tensor:
+    """Return the logarithms `(B, classes)` of the mean over n of the probabilities of logits `(n, B, classes)`."""
+    return logits.log_softmax(-1).logsumexp(0) - math.log(len(logits))
 
 
 def check_tta(count: int, augmentation: Augmentation) -> None:

@@ -123,30 +123,52 @@ class Canonicalized(nn.Module):
 
     Args:
         backbone: module that takes images `(B, C, h, w)`.
-        canonicalizer: a `Canonicalizer`, or one layer.
+        canonicalizer: a `Canonicalizer`, one layer, a name or chart, or a list of these. For names and charts, a
+            `Canonicalizer` with the default options is made. The number of channels is taken from the first module of
+            the backbone that has weights, which must then be a convolution.
         chart: coordinates in which the canonical image is sampled for the backbone; pixel coordinates by default.
 
     >>> backbone = nn.Sequential(nn.Conv2d(1, 10, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten())
     >>> model = Canonicalized(backbone, Canonicalizer(["x_shear"], in_channels=1), chart="log_polar")
     >>> model(torch.rand(2, 1, 64, 64)).shape
     torch.Size([2, 10])
+    >>> Canonicalized(backbone, "rotation").canonicalizer.in_channels
+    1
     """
 
     def __init__(
-        self, backbone: nn.Module, canonicalizer: Canonicalizer | Layer, chart: str | Chart | None = None
+        self,
+        backbone: nn.Module,
+        canonicalizer: Canonicalizer | Layer | str | Chart | Sequence[str | Chart | Layer],
+        chart: str | Chart | None = None,
     ) -> None:
         super().__init__()
-        for name, module in (("backbone", backbone), ("canonicalizer", canonicalizer)):
-            if not isinstance(module, nn.Module):
-                names = [module] if isinstance(module, str) else module
-                listed = name == "canonicalizer" and isinstance(names, (list, tuple))
-                hint = f"; write Canonicalizer({quote(list(names))}, in_channels=3)" if listed else ""
-                raise TypeError(f"{name} must be a module, got {quote(module)}{hint}")
-        if isinstance(canonicalizer, (EquivariantTransformer, SpatialTransformer)):
-            canonicalizer = Canonicalizer([canonicalizer], canonicalizer.in_channels)
+        if not isinstance(backbone, nn.Module):
+            raise TypeError(f"backbone must be a module, got {quote(backbone)}")
+        sampled = None if chart is None else find_chart(chart)
+        if isinstance(canonicalizer, (str, Chart, EquivariantTransformer, SpatialTransformer)):
+            canonicalizer = [canonicalizer]
+        if isinstance(canonicalizer, (list, tuple)):
+            given = [
+                layer.in_channels
+                for layer in canonicalizer
+                if isinstance(layer, (EquivariantTransformer, SpatialTransformer))
+            ]
+            channels = given[0] if given else _image_channels(backbone, sampled)
+            if channels is None:
+                raise TypeError(
+                    "the channels of the images are unknown, because the backbone does not start with a convolution of "
+                    f"images; write Canonicalizer({quote(list(canonicalizer))}, in_channels=3)"
+                )
+            canonicalizer = Canonicalizer(canonicalizer, channels)
+        if not isinstance(canonicalizer, nn.Module):
+            raise TypeError(
+                f"canonicalizer must be a Canonicalizer, a layer, or names such as ['rotation'], got "
+                f"{quote(canonicalizer)}"
+            )
         self.backbone = backbone
         self.canonicalizer = canonicalizer
-        self.chart = None if chart is None else ChartGrid(find_chart(chart))
+        self.chart = None if sampled is None else ChartGrid(sampled)
 
     def forward(self, images: Tensor, start: Warp | None = None, mask: Tensor | None = None) -> Tensor:
         """Return the output of the backbone for the canonical images of `images` `(B, C, H, W)` warped by `start`.
@@ -162,3 +184,14 @@ class Canonicalized(nn.Module):
         seen = out.image if self.chart is None else out.on(self.chart.grid).flatten(1, 2)  # sheets as channels
         result: Tensor = self.backbone(seen)
         return result
+
+
+def _image_channels(backbone: nn.Module, chart: Chart | None) -> int | None:
+    """Return the channels of the images that `backbone` reads on `chart`, whose sheets are channels of its input.
+
+    None unless its first module with weights is a convolution of such an input.
+    """
+    leaves = (part for part in backbone.modules() if not [*part.children()])
+    first = next((part for part in leaves if [*part.parameters()]), None)
+    sheets = 1 if chart is None else chart.sheets
+    return first.in_channels // sheets if isinstance(first, nn.Conv2d) and first.in_channels % sheets == 0 else None

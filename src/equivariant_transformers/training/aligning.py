@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from equivariant_transformers.audit.probes import MAX_THETA
 from equivariant_transformers.data import ImageSet, Splits
 from equivariant_transformers.data.cache import sha256
+from equivariant_transformers.data.stored import checksums
 from equivariant_transformers.geometry.atlas import chart
 from equivariant_transformers.geometry.warp import Warp
 from equivariant_transformers.nn.alignment import frame_distance
@@ -91,7 +92,7 @@ def make_alignment_job(config: Config, splits: Splits) -> Job:
         test=make_loader(test, evaluated),
         augmentation=augmentation,
         loss=lambda logits, _: torch.zeros((), device=logits.device),
-        labels=" ".join(sha256(part.images.cpu().numpy()) for part in splits),
+        labels=" ".join(sha256(checksums(part.images)) for part in splits),
     )
 
 
@@ -119,4 +120,5 @@ def _logits(warp: Warp, images: Tensor) -> Tensor:
 
 
 def _unlabelled(part: ImageSet) -> ImageSet:
-    return dataclasses.replace(part, labels=torch.zeros_like(part.labels), classes=("right", "wrong"))
+    labels = torch.zeros(len(part), dtype=torch.long, device=part.labels.device)
+    return dataclasses.replace(part, labels=labels, classes=("right", "wrong"))

@@ -17,6 +17,7 @@ from equivariant_transformers.nn.augment import Augmentation, parse_max_theta
 from equivariant_transformers.text import quote
 from equivariant_transformers.training.aliases import current_fields
 
+TaskName = Literal["classification", "multilabel", "regression"]
 Precision = Literal["float32", "bfloat16"]
 Fill = Literal["border", "black"]
 Keep = Literal["best", "last"]
@@ -49,7 +50,7 @@ class Config:
 
     dataset: Annotated[
         str,
-        Doc("Name of a data set of the library, or the path of a folder of images."),
+        Doc("Name of a data set of the library, or the path of a folder of images or of a CSV file."),
     ] = "projective-mnist"
     examples: Annotated[int | None, Doc("Training images to use; None for the data set's own number.")] = None
     copies: Annotated[int, Doc("Transformed copies of each training image, if the data set generates them.")] = 1
@@ -59,6 +60,10 @@ class Config:
     ] = None
     data_seed: Annotated[int, Doc("Random seed for generating and splitting the data set.")] = 0
 
+    task: Annotated[
+        TaskName,
+        Doc("Task: classification, multilabel or regression; the last two need a row of numbers per image."),
+    ] = "classification"
     network: Annotated[str, Doc("Classifier: a name, timm:NAME, torchvision:NAME, or your own module:function.")] = (
         "z2cnn"
     )
@@ -143,6 +148,7 @@ class Config:
         self._check("lr_decay", 0 < self.lr_decay <= 1, "in (0, 1]")
         self._check("ema_decay", 0 <= self.ema_decay < 1, "in [0, 1)")
         self._check("weight_decay", self.weight_decay >= 0, "at least 0")
+        self._check("task", self.task in get_args(TaskName), " or ".join(get_args(TaskName)))
         self._check("fill", self.fill in get_args(Fill), " or ".join(get_args(Fill)))
         self._check("keep", self.keep in get_args(Keep), " or ".join(get_args(Keep)))
         self._check("class_weights", self.class_weights in get_args(ClassWeights), " or ".join(get_args(ClassWeights)))

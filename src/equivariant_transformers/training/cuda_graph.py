@@ -8,16 +8,24 @@ import torch
 
 
 class Replay:
-    """Callable that runs `work`, a function without arguments that reads and writes tensors in place.
+    """Callable that runs `prepare` and `work`, functions without arguments that read and write tensors in place.
 
     On a GPU, `work` is recorded once and replayed as a whole on its own stream. The host does not wait for it. Before
     recording, `work` is run a few times. After each run, `restore` is called and must undo the effect of `work`.
+    `prepare`, which may compute on the host, is not recorded.
     """
 
     def __init__(
-        self, work: Callable[[], None], device: torch.device, *, capture: bool, restore: Callable[[], None]
+        self,
+        work: Callable[[], None],
+        device: torch.device,
+        *,
+        capture: bool,
+        prepare: Callable[[], None],
+        restore: Callable[[], None],
     ) -> None:
         self.work = work
+        self.prepare = prepare
         self.graph: torch.cuda.CUDAGraph | None = None
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         if capture and self.stream is not None:
@@ -26,9 +34,11 @@ class Replay:
     def __call__(self) -> None:
         """Run the work once; on a GPU, enqueue it on its stream."""
         if self.stream is None:
+            self.prepare()
             self.work()
             return
         with torch.cuda.stream(self.stream):
+            self.prepare()
             if self.graph is None:
                 self.work()
             else:

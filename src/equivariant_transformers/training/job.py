@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
-from equivariant_transformers import data, models
-from equivariant_transformers.data import ImageSet, Loader, Splits
+from equivariant_transformers import models
+from equivariant_transformers.data import BufferedLoader, ImageSet, Loader, Splits, Stored
 from equivariant_transformers.data.cache import sha256
-from equivariant_transformers.geometry.groups import lookup
+from equivariant_transformers.data.loader import Transform
+from equivariant_transformers.data.registry import find_data
 from equivariant_transformers.models import Network
 from equivariant_transformers.nn.augment import Augmentation, parse_max_theta
 from equivariant_transformers.nn.canonicalizer import Canonicalized
 from equivariant_transformers.training import Config, Job, distributed
-from equivariant_transformers.training.optimization import Loss
+from equivariant_transformers.training.tasks import make_loss, standardise
 
 _EVALUATION_BATCH = {"cuda": 1000, "cpu": 250}
 # On a CPU, a step is faster with channels last. On a GPU, the compiler chooses the layout.
@@ -41,20 +39,6 @@ def find_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= found:
         raise ValueError(f"GPU {name!r} is not available (GPUs found by torch: {found}); use cpu or auto")
     return device
-
-
-def is_folder(name: str) -> bool:
-    """Return whether `name` is the path of a folder. Names of data sets take precedence over folders."""
-    return name not in data.DATASETS and Path(name).is_dir()
-
-
-def find_data(name: str) -> Callable[..., Splits]:
-    """Return the function that loads the data set `name`, or the images in the folder `name`."""
-    if is_folder(name):
-        return partial(data.from_folder, name)
-    if Path(name).name != name:
-        raise FileNotFoundError(f"there is no folder {name}")
-    return lookup(data.DATASETS, name, "data set").load
 
 
 def load_data(config: Config, device: torch.device, *, accept_other_files: bool = False, **options: Any) -> Splits:
@@ -137,34 +121,29 @@ def make_job(
     directory: Path | None = None,
     name: str = "run",
     network: Network | None = None,
+    transform: Transform | None = None,
 ) -> Job:
-    """Return a job for `train`. With several processes, its loaders return the share of this process."""
+    """Return a job for `train`. With several processes, its loaders return the share of this process.
+
+    `transform` is applied to batches of training images, as in `data.BufferedLoader`.
+    """
     check_predictor(config)
+    labels = hash_labels(splits)
+    splits = standardise(config, splits)
     device = splits.train.images.device
     evaluated = evaluation_batch(device, config.tta)
     return Job(
         config=config,
         module=place(make_module(config, splits.train, network), device),
-        train=make_loader(splits.train, config.batch_size, seed=config.seed),
+        train=make_loader(splits.train, config.batch_size, seed=config.seed, transform=transform),
         validation=make_loader(splits.validation, evaluated),
         test=make_loader(splits.test, evaluated),
         directory=directory,
         name=name,
         augmentation=Augmentation(parse_max_theta(config.augment)),
-        loss=_loss(config, splits.train),
-        labels=hash_labels(splits),
+        loss=make_loss(config, splits.train),
+        labels=labels,
     )
-
-
-def _loss(config: Config, images: ImageSet) -> Loss:
-    """Return the loss of the config's network. Balanced classes have weights `N / (classes * N_class)`."""
-    if config.class_weights == "equal":
-        return models.margin_loss if config.network == "capsule" else F.cross_entropy
-    if config.network == "capsule":
-        raise ValueError("class_weights must be equal for the network capsule, whose loss has no weights")
-    counts = images.labels.bincount(minlength=len(images.classes))
-    weights = len(images) / (len(counts) * counts.clamp_min(1).float())
-    return partial(F.cross_entropy, weight=weights)
 
 
 def evaluation_batch(device: torch.device, tta: int = 1) -> int:
@@ -174,14 +153,18 @@ def evaluation_batch(device: torch.device, tta: int = 1) -> int:
     return size - size % processes
 
 
-def make_loader(part: ImageSet, batch_size: int, *, seed: int = 0) -> Loader:
+def make_loader(
+    part: ImageSet, batch_size: int, *, seed: int = 0, transform: Transform | None = None
+) -> Loader | BufferedLoader:
     """Return a loader of this process's share of each batch. A part smaller than `batch_size` is one batch."""
     processes = distributed.world_size()
     if len(part) < processes:
         raise ValueError(f"{processes} processes cannot share {len(part)} images of {part.name}: start fewer processes")
     if len(part) < batch_size:
         batch_size = len(part) - len(part) % processes
-    return Loader(part, batch_size=batch_size, seed=seed, rank=distributed.rank(), world_size=processes)
+    loader = Loader(part, batch_size=batch_size, seed=seed, rank=distributed.rank(), world_size=processes)
+    buffered = transform is not None or isinstance(part.images, Stored)
+    return BufferedLoader(loader, transform) if buffered else loader
 
 
 def hash_labels(splits: Splits) -> str:

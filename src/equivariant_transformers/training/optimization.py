@@ -16,13 +16,11 @@ from equivariant_transformers.nn.augment import Augmentation, Augmented
 from equivariant_transformers.training import distributed
 from equivariant_transformers.training.config import Config
 from equivariant_transformers.training.cuda_graph import Replay
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""Function from logits `(B, classes)` and labels `(B,)` to the loss."""
+from equivariant_transformers.training.tasks import TASKS, Loss
 
 
 class Batches(Protocol):
-    """Interface of a loader for training, implemented by `data.Loader`."""
+    """Interface of a loader for training, implemented by `data.Loader` and `data.BufferedLoader`."""
 
     def __len__(self) -> int: ...
     def epoch(self, number: int) -> Tensor:
@@ -31,12 +29,21 @@ class Batches(Protocol):
     def in_order(self) -> tuple[Tensor, Tensor]:
         """Return indices `(steps, batch)` that cover every image, and a mask of the indices to count."""
 
+    def start(self, order: Tensor) -> None:
+        """Begin to prepare the batches at `order` `(steps, batch)`, for one `advance` each."""
+
+    def advance(self) -> None:
+        """Make the next of these batches available to `batch`."""
+
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return the images and labels at `indices` `(batch,)`."""
 
+    def close(self) -> None:
+        """End what `start` has begun."""
+
 
 class Evaluation:
-    """Evaluation of `module` on all images of `loader`, which counts misclassified images."""
+    """Evaluation of `module` on all images of `loader`, which sums the errors of the images."""
 
     def __init__(self, module: nn.Module, loader: Batches, config: Config, *, capture: bool) -> None:
         self.module = module
@@ -44,42 +51,45 @@ class Evaluation:
         self.config = config
         self.indices, self.counts = loader.in_order()
         self.position = torch.zeros((), dtype=torch.long, device=self.indices.device)
-        self.mistakes = torch.zeros_like(self.position)
+        self.errors = torch.zeros((), dtype=torch.float64, device=self.indices.device)
         self.module.eval()
-        self.replay = Replay(self._count, self.indices.device, capture=capture, restore=self._rewind)
+        self.replay = Replay(
+            self._add, self.indices.device, capture=capture, prepare=loader.advance, restore=self._rewind
+        )
 
     @torch.no_grad()
-    def _count(self) -> None:
+    def _add(self) -> None:
         indices = self.indices.index_select(0, self.position[None])[0]
         counts = self.counts.index_select(0, self.position[None])[0]
         images, labels = self.loader.batch(indices)
-        logits = _forward(self.module, images, self.config)
-        self.mistakes += ((logits.argmax(1) != labels) & counts).sum()
+        outputs = _forward(self.module, images, self.config).float()
+        self.errors += torch.where(counts, TASKS[self.config.task].errors(outputs, labels), 0.0).sum()
         self.position += 1
 
     def _rewind(self) -> None:
         self.position.zero_()
-        self.mistakes.zero_()
+        self.errors.zero_()
 
     def start(self) -> None:
         """Enqueue the whole evaluation; `result` waits for it."""
         self.module.eval()
         _join(self.replay.stream)
         self._rewind()
+        self.loader.start(self.indices)
         _join(self.replay.stream)
         for _ in range(self.indices.shape[0]):
             self.replay()
 
     def result(self) -> Tensor:
-        """Return the numbers of mistakes and of images, `(2,)`, in this process's share."""
+        """Return the sum of the errors and the number of images, `(2,)`, in this process's share."""
         _join(self.replay.stream, wait=True)
-        return torch.stack([self.mistakes, self.counts.sum()]).double()
+        return torch.stack([self.errors, self.counts.sum().double()])
 
     def error(self) -> float:
         """Evaluate `module` and return the error in per cent, over all processes."""
         self.start()
-        mistakes, images = distributed.total(self.result())
-        return 100 * mistakes / images
+        errors, images = distributed.total(self.result())
+        return 100 * errors / images
 
 
 class Optimization:
@@ -122,7 +132,8 @@ class Optimization:
         """Network to evaluate: `module`, or its copy with averaged weights."""
         self._start = copy.deepcopy(module.state_dict())
         self.module.train()
-        self.replay = Replay(self._work, self.device, capture=distributed.world_size() == 1, restore=self._restore)
+        capture = distributed.world_size() == 1
+        self.replay = Replay(self._work, self.device, capture=capture, prepare=loader.advance, restore=self._restore)
         if not self.optimizer.state:
             self._make_optimizer_state()
 
@@ -130,7 +141,9 @@ class Optimization:
         """Prepare for `epoch`, of which `step` steps are done."""
         self.module.train()
         _join(self.replay.stream)
-        self.order.copy_(self.loader.epoch(epoch))
+        order = self.loader.epoch(epoch)
+        self.order.copy_(order)
+        self.loader.start(order[step:])
         self.position.fill_(step)
         if step == 0:
             self.total_loss.zero_()

@@ -15,7 +15,9 @@ from equivariant_transformers.nn.augment import TTA, Augmentation
 from equivariant_transformers.training import checkpoint, distributed, state
 from equivariant_transformers.training.config import Config
 from equivariant_transformers.training.diagnosis import diagnose
-from equivariant_transformers.training.optimization import Batches, Evaluation, Loss, Optimization
+from equivariant_transformers.training.loggers import Epoch
+from equivariant_transformers.training.optimization import Batches, Evaluation, Optimization
+from equivariant_transformers.training.tasks import TASKS, Loss
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -55,7 +57,10 @@ class Progress:
 
 @dataclass(kw_only=True)
 class Result:
-    """Result of a run. Errors are in per cent. The test set is evaluated once, with the weights that were kept."""
+    """Result of a run. Errors are in per cent: of the images, of their labels, or of the variance of their values.
+
+    The test set is evaluated once, with the weights that were kept.
+    """
 
     config: Config
     history: list[dict[str, float]] = field(default_factory=list)
@@ -133,7 +138,9 @@ class Run:
 
     def _evaluation(self, module: nn.Module, loader: Batches, *, capture: bool) -> Evaluation:
         config = self.job.config
-        tested = module if config.tta == 1 else TTA(module, self.job.augmentation, config.tta)
+        tested = (
+            module if config.tta == 1 else TTA(module, self.job.augmentation, config.tta, TASKS[config.task].average)
+        )
         return Evaluation(tested, loader, config, capture=capture)
 
     def progress(self) -> Progress:
@@ -144,6 +151,15 @@ class Run:
             step=self.step,
             steps=self.steps,
             history=self.result.history,
+        )
+
+    def ended_epoch(self) -> Epoch:
+        return Epoch(
+            name=self.job.name,
+            config=self.job.config,
+            history=tuple(self.result.history),
+            module=self.optimization.averaged,
+            directory=self.job.directory,
         )
 
     def save(self) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from equivariant_transformers.training import checkpoint
 from equivariant_transformers.training.aliases import current_fields, current_state
 from equivariant_transformers.training.config import Config
+from equivariant_transformers.training.tasks import TASKS
 
 _ANEW = "Remove this file to restart the run"
 _COUNTED = 2**24  # the optimizer's step counter, a float32, stops here
@@ -40,7 +41,7 @@ def read(
     if not _fits(tensors, module):
         tensors = current_state(tensors)
     try:
-        _check_description(there, steps, config.diverged_loss)
+        _check_description(there, steps, config)
     except ValueError as error:
         raise _impossible(path, error) from error
     _check_same(path, there["config"], config.to_dict())
@@ -66,10 +67,10 @@ def _require(holds: bool, reason: str) -> None:
         raise ValueError(reason)
 
 
-def _check_description(there: dict[str, Any], steps: int, diverged: float) -> None:
+def _check_description(there: dict[str, Any], steps: int, run: Config) -> None:
     """Raise a ValueError unless the entries exist, have their types and agree with each other.
 
-    An epoch whose loss is `diverged` or higher must be the last, with a failure.
+    An epoch whose loss is the `diverged_loss` of `run` or higher must be the last, with a failure.
 
     Fields of the config get their current names. A field that is newer than the checkpoint gets its default.
     """
@@ -88,17 +89,18 @@ def _check_description(there: dict[str, Any], steps: int, diverged: float) -> No
     most = 0 if epoch == config["epochs"] or failure is not None else steps
     _require(_is_integer(step, 0, most), f"step is {reprlib.repr(step)}, not from 0 to {most}")
 
+    most_error = TASKS[run.task].most
     _require(isinstance(history, list), f"history is {reprlib.repr(history)}, not a list")
     _require(len(history) == epoch, f"history has {len(history)} entries after {epoch} epochs")
     for number, entry in enumerate(history, 1):
         sound = (
             isinstance(entry, dict)
             and isinstance(entry.get("loss"), float)
-            and _is_float(entry.get("validation_error"), 0, 100)
+            and _is_float(entry.get("validation_error"), 0, most_error)
             and _is_float(entry.get("seconds"), 0, math.inf)
         )
         _require(sound, f"epoch {number} of history is invalid: {reprlib.repr(entry)}")
-    kept = [entry for entry in history if entry["loss"] < diverged]
+    kept = [entry for entry in history if entry["loss"] < run.diverged_loss]
     ended_well = kept == history if failure is None else kept == history[:-1] != history
     _require(ended_well, f"failure is {reprlib.repr(failure)}, which contradicts the losses in history")
 
@@ -106,7 +108,9 @@ def _check_description(there: dict[str, Any], steps: int, diverged: float) -> No
         _require(best is None, f"best_epoch is {reprlib.repr(best)}, but there is no epoch to keep")
         return
     _require(_is_integer(best, 1, len(kept)), f"best_epoch is {reprlib.repr(best)}, not from 1 to {len(kept)}")
-    _require(_is_float(error, 0, 100), f"validation_error is {reprlib.repr(error)}, not from 0 to 100")
+    _require(
+        _is_float(error, 0, most_error), f"validation_error is {reprlib.repr(error)}, not from 0 to {most_error:g}"
+    )
     if config["keep"] == "best":  # with keep=last, the tta of the last epoch may differ from history
         errors = [entry["validation_error"] for entry in kept]
         _require(best == errors.index(min(errors)) + 1, f"best_epoch is {best}, but another epoch was better")

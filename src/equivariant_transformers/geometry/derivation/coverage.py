@@ -16,10 +16,9 @@ ANY: tuple[Range, Range] = ((-1.0, 1.0), (-1.0, 1.0))
 
 _SINGULAR = 1e-6  # distance from the singular set below which rounding dominates
 _APART = 0.1  # smallest magnitude of a coordinate with a pole, as a fraction of its median magnitude
-_STEEP = 64  # largest steepness relative to the median; beyond, a pixel covers much of the chart
+_STEEP = {1: 64, 2: 96}  # order -> largest steepness relative to the median; beyond, a pixel covers much of the chart
 _THIN = 0.2  # smallest number of orbits in a column, as a fraction of the fullest column
-_SLOWEST = 0.01  # fraction of the image with the slowest flow, next to a fixed point if there is one
-_FADES = 2  # e-foldings of the speed over the range of the pose
+_FADES = 2  # e-foldings of the speed along an orbit that runs towards a fixed point
 _WIDTHS = (64, 128, 256)
 _STRIDE = 0.1  # distance that a point of median speed may move between two samples of the pose
 
@@ -45,17 +44,18 @@ def fitted(chart: Chart, points: Tensor) -> Chart:
 
     A periodic coordinate gets its whole period. The range of any other coordinate ends where its steepness
     $|\nabla\rho_i|$ exceeds 64 times the median over the image. Closer to a singular set, a pixel spans so much of the
-    coordinate that it carries no information. If the steepness limits the pose coordinate, its range ends at the last
-    column of the grid with at least a fifth as many orbits as the fullest column: all orbits that run *into* a singular
-    set reach it, but among orbits that run *along* the set only the nearest extend far. The two sides of a pole, such
-    as the pole of 1/x, become sheets, so that content on both sides shares one range. The origin is the median of each
-    coordinate.
+    coordinate that it carries no information. If the orbits run towards a fixed point, two derivatives along the flow
+    fade out the content near this point (`Chart.order`), and the limit is 96. If the steepness limits the pose
+    coordinate, its range ends at the last column of the grid with at least a fifth as many orbits as the fullest
+    column: all orbits that run *into* a singular set reach it, but among orbits that run *along* the set only the
+    nearest extend far. The two sides of a pole, such as the pole of 1/x, become sheets, so that content on both sides
+    shares one range. The origin is the median of each coordinate.
 
     >>> from equivariant_transformers import chart
     >>> for name in ("dilation", "x_shear"):
     ...     low, high = fitted(chart(name), image_points(256)).ranges[0]
     ...     print(f"{name}: {low:.1f} to {high:.1f}")
-    dilation: -4.1 to 0.3
+    dilation: -4.4 to 0.3
     x_shear: -4.8 to 4.8
     """
     points = points[chart.distance(points).abs() > _SINGULAR]
@@ -63,7 +63,19 @@ def fitted(chart: Chart, points: Tensor) -> Chart:
     if chart.sheets == 1 and chart.periods[0] is None and _has_pole(values[:, 0]):
         chart = chart.replace(sheets=2, mirrored=True, sheet_of=Side(chart.forward))
         values[:, 0] = values[:, 0].abs()
-    gentle = steepness <= _STEEP * steepness.median(0).values
+    fits = _with_ranges(chart, values, steepness, _STEEP[1])
+    order = _order(fits)
+    if order == 2:
+        fits = _with_ranges(chart, values, steepness, _STEEP[2])
+    return fits.replace(order=order, size=(chart.size[0], _width(fits, points)))
+
+
+def _with_ranges(chart: Chart, values: Tensor, steepness: Tensor, limit: float) -> Chart:
+    """Return `chart` with the ranges and the origin of its coordinates where they are at most `limit` times as steep.
+
+    `values` and `steepness` `(n, 2)` are the coordinates of points spread over the image and their steepness.
+    """
+    gentle = steepness <= limit * steepness.median(0).values
     ranges, origin = [], []
     for column, kept, period in zip(values.unbind(-1), gentle.unbind(-1), chart.periods, strict=True):
         shown = column[kept]
@@ -72,7 +84,7 @@ def fitted(chart: Chart, points: Tensor) -> Chart:
     chart = chart.replace(ranges=tuple(ranges), origin=None if chart.mirrored else tuple(origin))
     if chart.periods[0] is None:
         chart = chart.replace(ranges=(_without_thin_ends(chart, values[:, 0]), ranges[1]))
-    return chart.replace(order=_order(chart, points), size=(chart.size[0], _width(chart, points)))
+    return chart
 
 
 def _has_pole(values: Tensor) -> bool:
@@ -95,23 +107,30 @@ def _steepness(values: Tensor, points: Tensor) -> Tensor:
 
 def _without_thin_ends(chart: Chart, values: Tensor) -> Range:
     """Return the pose range without the columns of few orbits, at each end that `values` exceed."""
-    grid = chart.grid(dtype=values.dtype)  # (sheets, height, width, 2)
-    seen = (grid.abs() <= 1).all(-1) & (chart.sheet(grid) == torch.arange(chart.sheets)[:, None, None])
-    filled = seen.any(0).sum(0)
+    filled = _seen(chart, chart.grid(dtype=values.dtype)).any(0).sum(0)
     full = chart.axes(dtype=values.dtype)[0][filled >= _THIN * filled.max()]
     low, high = chart.ranges[0]
     return full.min().item() if values.min() < low else low, full.max().item() if values.max() > high else high
 
 
-def _order(chart: Chart, points: Tensor) -> int:
-    """Return 2 if orbits approach a fixed point at a constant rate (exponential speed where it is slowest), else 1."""
-    acting, (low, high) = chart.groups[0], chart.ranges[0]
-    speed = acting.vector_field(points).norm(dim=-1)
-    slowest = speed.argsort()[: math.ceil(_SLOWEST * len(points))]
-    step = (high - low) / chart.size[1]
-    later = acting.vector_field(acting.transform(step, points[slowest])).norm(dim=-1)
-    rate = torch.log(later / speed[slowest]).mean() / step
-    return 2 if rate.abs() * (high - low) > _FADES else 1
+def _seen(chart: Chart, grid: Tensor) -> Tensor:
+    """Return a mask `(sheets, height, width)` of the points of `grid` in the image, each on its own sheet."""
+    return (grid.abs() <= 1).all(-1) & (chart.sheet(grid) == torch.arange(chart.sheets)[:, None, None])
+
+
+def _order(chart: Chart) -> int:
+    """Return 2 if the orbits run towards a fixed point: from end to end, their mean log speed changes by `_FADES`.
+
+    The sides of a pole run in opposite directions and gain what the other side loses, so their changes cancel.
+    """
+    if chart.periods[0] is not None:
+        return 1
+    grid = chart.grid(dtype=torch.float64)
+    seen = _seen(chart, grid)
+    speed = chart.groups[0].vector_field(grid).norm(dim=-1).clamp_min(1e-300).log()
+    first, last = seen.int().argmax(-1, keepdim=True), seen.shape[-1] - 1 - seen.flip(-1).int().argmax(-1, keepdim=True)
+    change = (speed.gather(-1, last) - speed.gather(-1, first))[seen.any(-1)]
+    return 2 if change.mean().abs() > _FADES else 1
 
 
 def _width(chart: Chart, points: Tensor) -> int:

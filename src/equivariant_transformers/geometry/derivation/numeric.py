@@ -242,11 +242,10 @@ def _first_meeting(paths: Tensor, times: Tensor, curves: list[transversal.Curve]
     found = torch.zeros(len(paths), 4, dtype=torch.float64)
     soonest = torch.full((len(paths),), torch.inf, dtype=torch.float64)
     for sheet, curve in enumerate(curves):
-        time, on_curve = transversal.meetings(paths, times, curve.nodes)
-        arc = curve.start + curve.step * (torch.arange(len(curve.nodes) - 1) + on_curve)
-        delay, first = time.abs().flatten(1).min(1)
-        time, arc = (value.flatten(1).gather(1, first[:, None])[:, 0] for value in (time, arc))
-        entry = torch.stack([-time, arc, torch.full_like(arc, sheet), torch.ones_like(arc)], -1)
-        found = torch.where((delay < soonest)[:, None], entry, found)
-        soonest = torch.minimum(soonest, delay)
+        path, time, segment, part = transversal.crossings(paths, times, curve.nodes)
+        soonest = soonest.scatter_reduce(0, path, time.abs(), "amin")
+        first = time.abs() == soonest[path]
+        arc = curve.start + curve.step * (segment + part)
+        entries = torch.stack([-time, arc, torch.full_like(arc, sheet), torch.ones_like(arc)], -1)
+        found[path[first]] = entries[first]
     return found

@@ -34,7 +34,7 @@ from equivariant_transformers.geometry.groups import Group
 
 _ACCURATE = 1e-6
 _ALMOST_ALL = 0.99  # rounding dominates next to a singular set
-_SECONDS_TO_SIMPLIFY, _SECONDS_TO_SOLVE = 5, 15
+_SECONDS_TO_SIMPLIFY, _SECONDS_TO_SOLVE = 3, 8
 
 
 class Rescaling(NamedTuple):

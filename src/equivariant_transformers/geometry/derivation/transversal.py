@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ _FAR = 2.0  # bound up to which orbits are followed, since some return to the im
 _LENGTH = 5.0  # along an orbit in each direction: more than half the circle through the corners
 _STILL = 1e-3  # fraction of the largest speed below which the field counts as zero
 _CLOSED = 1e-3
+_ROUNDING = 1e-5  # of cross products in float32; those of two steps are up to 0.0025
 _WORTHWHILE = 0.02  # smallest fraction of the image that another curve must add
 _MOST_CURVES = 8
 _AS_GOOD = 0.99  # fraction of the orbits of the best curve; curves above it are ranked by delay
@@ -55,7 +57,7 @@ def find_curves(group: Group) -> list[Curve]:
         delay = torch.where(delays.isfinite(), delays, 0.0).sum(1) / gains
         delay = torch.where(gains >= _AS_GOOD * gains.max(), delay, torch.inf)
         best = field.without_repetition(candidates[int(delay.argmin())], curves)
-        met = _meets(paths, best.nodes) if len(best.nodes) > 1 else torch.zeros_like(uncovered)
+        met = _delays(paths, times, best.nodes).isfinite()
         if (met & uncovered).double().mean() < _WORTHWHILE:
             break
         uncovered &= ~met
@@ -108,12 +110,14 @@ class Field:
 
     def without_repetition(self, curve: Curve, others: list[Curve]) -> Curve:
         """Return the longest part of `curve` around its seed that meets no orbit twice and no orbit of `others`."""
-        paths, _ = self.orbits(curve.nodes)
+        paths, times = self.orbits(curve.nodes)
         count = len(curve.nodes)
         taken = torch.zeros(count, dtype=torch.bool)
         for other in others:
-            taken |= _meets(paths, other.nodes)
-        again = _crossings(paths, curve.nodes).any(1)  # (node, segment)
+            taken |= _delays(paths, times, other.nodes).isfinite()
+        met = crossings(paths, times, curve.nodes)
+        again = torch.zeros(count, count - 1, dtype=torch.bool)  # (node, segment)
+        again[met.path, met.segment] = True
         index = torch.arange(count)
         apart = (index[:, None] - index[None, :-1] - 0.5).abs()
         if curve.closed:
@@ -207,39 +211,61 @@ def _seeds(points: Tensor) -> Tensor:
     return points[:: max(1, len(points) // 24)]
 
 
-def _crossings(paths: Tensor, curve: Tensor) -> Tensor:
-    """Return a mask `(n, m - 1, k - 1)` of crossings between segments of `paths` `(n, m, 2)` and `curve` `(k, 2)`."""
-    return crossing_parts(paths, curve)[0]
+class Crossings(NamedTuple):
+    """Crossings of segments of paths with segments of a curve, `(n,)` each."""
+
+    path: Tensor
+    """Number of the path."""
+    time: Tensor
+    """Time on the path, between the times of its nodes."""
+    segment: Tensor
+    """Number of the segment of the curve."""
+    part: Tensor
+    """Position on this segment, in [0, 1)."""
 
 
-def crossing_parts(paths: Tensor, curve: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a mask `(n, m - 1, k - 1)` of crossings, and positions in [0, 1) on the segments of path and curve."""
-    start, along = paths[:, :-1, None], paths.diff(dim=1)[:, :, None]
+def crossings(paths: Tensor, times: Tensor, curve: Tensor) -> Crossings:
+    """Return where `paths` `(n, m, 2)`, whose nodes have `times` `(n, m)`, cross `curve` `(k, 2)`."""
+    start, along = paths[:, :-1].flatten(0, 1), paths.diff(dim=1).flatten(0, 1)
+    begin, duration = times[:, :-1].flatten(), times.diff(dim=1).flatten()
     origin, across = curve[:-1], curve.diff(dim=0)
-    gap = origin - start
+    moving = along.any(-1).nonzero()[:, 0]  # a path that has stopped repeats its last node
+    row, segment = _nearly_crossing(start[moving], along[moving], origin, across)
+    row = moving[row]
+    gap, along, across = origin[segment] - start[row], along[row], across[segment]
     determinant = _cross(along, across)
     safe = torch.where(determinant == 0, 1.0, determinant)
     on_path, on_curve = _cross(gap, across) / safe, _cross(gap, along) / safe
     hits = (determinant != 0) & (on_path >= 0) & (on_path < 1) & (on_curve >= 0) & (on_curve < 1)
-    return hits, on_path, on_curve
+    time = begin[row] + on_path * duration[row]
+    return Crossings((row // (paths.shape[1] - 1))[hits], time[hits], segment[hits], on_curve[hits])
 
 
-def meetings(paths: Tensor, times: Tensor, curve: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the times `(n, m - 1, k - 1)` of crossings, infinite where there is none, and positions on the curve."""
-    hits, on_path, on_curve = crossing_parts(paths, curve)
-    time = times[:, :-1, None] + on_path * times.diff(dim=1)[:, :, None]
-    return torch.where(hits, time, torch.inf), on_curve
+def _nearly_crossing(start: Tensor, along: Tensor, origin: Tensor, across: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the pairs of segments that cross or almost do: the numbers of rows of `start` and of `origin`.
+
+    Every pair is compared, by products of matrices in float32.
+    """
+    start, along, origin, across = (part.float() for part in (start, along, origin, across))
+    turned = torch.stack((across[:, 1], -across[:, 0]))  # v @ turned is the cross product of v and each segment
+    determinant = along @ turned
+    sign = determinant.sign()
+    length = determinant.abs_().add_(_ROUNDING)
+    on_path = (_cross(origin, across) - start @ turned).mul_(sign)
+    near = (on_path >= -_ROUNDING) & (on_path <= length)
+    sideways = torch.stack((along[:, 1], -along[:, 0]), -1)
+    on_curve = (sideways @ origin.mT - _cross(start, along)[:, None]).mul_(sign)
+    near &= (on_curve >= -_ROUNDING) & (on_curve <= length)
+    row, segment = near.nonzero().unbind(-1)
+    return row, segment
 
 
 def _delays(paths: Tensor, times: Tensor, curve: Tensor) -> Tensor:
     """Return the time `(n,)` from the point of each path to `curve`, in either direction; infinite if they miss."""
-    return meetings(paths, times, curve)[0].abs().flatten(1).min(1).values
+    found = crossings(paths, times, curve)
+    delays = torch.full((len(paths),), torch.inf, dtype=times.dtype)
+    return delays.scatter_reduce(0, found.path, found.time.abs(), "amin")
 
 
 def _cross(a: Tensor, b: Tensor) -> Tensor:
     return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
-
-
-def _meets(paths: Tensor, curve: Tensor) -> Tensor:
-    """Return a mask `(n,)` of the `paths` `(n, m, 2)` that cross `curve` `(k, 2)`."""
-    return _crossings(paths, curve).flatten(1).any(1)
