@@ -1,13 +1,18 @@
 """`et.discover`: the group that moves a data set, found from the images alone."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from glyphs import glyphs
+from hypothesis import given
+from hypothesis import strategies as st
 
 import equivariant_transformers as et
-from equivariant_transformers.discovery import commute, cosine
+from equivariant_transformers.discovery import Found, commute, cosine
 from equivariant_transformers.discovery.families import Polynomial, Projective
 from equivariant_transformers.discovery.images import tangents
+from equivariant_transformers.discovery.invariance import ratio
 from equivariant_transformers.geometry.motion import group_warp
 
 OFF_CENTRE = et.Group.from_generator([[0, -1, 0.1], [1, 0, -0.2], [0, 0, 0]], name="off-centre")
@@ -55,7 +60,41 @@ def test_reports_nothing_for_images_of_pure_noise():
     result = et.discover(images)
     assert result.group is None
     assert result.groups == ()
-    assert "nothing to find" in str(result)
+    assert "nothing found" in str(result)
+
+
+@pytest.mark.parametrize("labelled", [True, False], ids=["labels", "no labels"])
+def test_reports_nothing_for_images_that_no_single_group_moves(labelled):
+    images, labels = moved(count=60)  # each under a random homography of its own
+    result = et.discover(images, labels if labelled else None)
+    assert result.group is None
+    assert result.rejected.agreement < 0.9
+
+
+def test_reports_no_wrong_group_without_labels():
+    images, _ = moved(et.group("dilation"), (-0.6, 0.6), count=60)
+    result = et.discover(images)
+    assert result.group is None or abs(cosine(result.group, et.group("dilation"))) > 0.9
+
+
+@given(explained=st.floats(0, 1), change=st.floats(0, 10), agreement=st.floats(0, 1))
+def test_confidence_needs_a_motion_and_the_agreement_of_the_halves(explained, change, agreement):
+    entry = Found(et.group("rotation"), (-1, 1), explained, change, agreement)
+    assert 0 <= entry.confidence <= 1
+    assert entry.significant == (entry.confidence >= 0.5)
+    if agreement < 0.89 or (explained < 0.39 and change > 0.51):
+        assert not entry.significant
+    if agreement > 0.91 and (explained > 0.41 or change < 0.49):
+        assert entry.significant
+    assert replace(entry, agreement=1.0).confidence >= entry.confidence
+
+
+def test_the_ratio_supports_only_the_direction_of_least_change():
+    values = torch.tensor([0.1, 1.0, 4.0])
+    directions = torch.tensor([[1.0, 0.5, 0.0], [0.0, 2.0, 0.0], [0.3, 0.0, 1.0]])
+    along = [ratio(3 * direction, values, directions) for direction in directions]
+    assert along == pytest.approx([0.1, 1.0, 4.0])
+    assert ratio(directions[0] + directions[1], values, directions) == pytest.approx(0.55)
 
 
 def test_is_reproducible_and_leaves_the_random_state_alone():
@@ -68,7 +107,7 @@ def test_is_reproducible_and_leaves_the_random_state_alone():
 
 def test_the_found_group_makes_a_chart_and_a_layer():
     images, labels = moved(et.group("rotation"), (-1.0, 1.0), count=60)
-    chart = et.derive(et.discover(images, labels).group)
+    chart = et.derive(et.discover(images, labels).found[0].simplified)
     assert et.EquivariantTransformer(chart, in_channels=1)(images[:2]).image.shape == (2, 1, 32, 32)
 
 

@@ -39,8 +39,8 @@ def discover_groups(
     """Find the one-parameter group that moves the images of a folder, and print the layer that undoes it.
 
     The images show one kind of content per class, each moved by its own unknown amount. The search takes about ten
-    seconds for 600 images on one CPU core. If no group explains more than the variety of images at rest, the command
-    says so.
+    seconds for 600 images on one CPU core. A group is printed if it explains more than the variety of images at rest,
+    and if two halves of the images, searched independently, give the same group.
     """
     with console.usage():
         where = find_device(device)
@@ -50,11 +50,12 @@ def discover_groups(
         part = from_folder(
             folder, size=size, channels=1, validation=0.0, test=0.0, labels=labelled, progress=loading
         ).train
-        images = part.images.to(where).float() / 255
+        chosen = torch.randperm(len(part), generator=torch.Generator().manual_seed(seed))[:examples]
+        images = part.images[chosen].to(where).float() / 255
         with console.usage():
             result = discover(
                 images,
-                part.labels.to(where) if labelled else None,
+                part.labels[chosen].to(where) if labelled else None,
                 family=cast(Literal["projective", "polynomial"], family),
                 count=count,
                 examples=examples,
@@ -98,6 +99,7 @@ def _figures(found: Found) -> dict[str, Any]:
         "theta": list(found.theta),
         "confidence": found.confidence,
         "explained": found.explained,
+        "agreement": found.agreement,
         "nearest": {"name": name, "cosine": similar},
     }
 

@@ -30,6 +30,16 @@ def directions(images: Tensor, tangents: Tensor, labels: Tensor) -> tuple[Tensor
     return values, (whiten.T @ vectors).T
 
 
+def ratio(coefficients: Tensor, values: Tensor, directions: Tensor) -> float:
+    """Return the normalised change along a generator, relative to the second of the stationary `values`.
+
+    The ratio is small only if the generator is close to the first of `directions`, and the change along it is small.
+    """
+    weights = torch.linalg.solve(directions.T, coefficients).square()
+    change = weights @ values / weights.sum()
+    return float(change.abs() / values[1].clamp_min(1e-12))  # unbiased values; those of noise are of both signs
+
+
 def metric(tangents: Tensor) -> Tensor:
     """Return the matrix `(k, k)` of the mean square change of the images per unit of the generator."""
     flat = tangents.flatten(1)

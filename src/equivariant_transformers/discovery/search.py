@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -14,7 +15,7 @@ from equivariant_transformers.discovery.alignment import Fit
 from equivariant_transformers.discovery.clusters import k_means, numbered
 from equivariant_transformers.discovery.families import Family, Polynomial, Projective
 from equivariant_transformers.discovery.images import reduced, tangents
-from equivariant_transformers.discovery.result import Discovery, Found
+from equivariant_transformers.discovery.result import Discovery, Found, cosine
 from equivariant_transformers.geometry.checks import check_dense
 from equivariant_transformers.geometry.resampling import check_images
 from equivariant_transformers.text import quote
@@ -46,8 +47,8 @@ def discover(
 
     The model is $I_n = M_{c(n)}\circ T_{\theta_n}$ with a template $M_c$ per class. Starting points are the generators
     along which the distribution of the images changes least. The generator that explains most of the variance within
-    the classes is returned. The unit of theta is chosen so that theta = 1 changes the images as much as a translation
-    by half a width; its sign is arbitrary.
+    the classes is returned if two halves of the images, searched independently, give the same group. The unit of theta
+    is chosen so that theta = 1 changes the images as much as a translation by half a width; its sign is arbitrary.
 
     Args:
         images: images `(B, C, H, W)`, at least 20, floating point.
@@ -79,10 +80,10 @@ def discover(
             if progress:
                 progress("looking for a group", (number + share) / count)
 
-        fit, ratio = _search(images, classes, space, generator, report)
+        fit, ratio, agreement = _search(images, classes, space, generator, report)
         group = space.group(fit.coefficients.double(), "discovered" if count == 1 else f"discovered-{number + 1}")
         theta = fit.theta[fit.kept].quantile(torch.tensor([0.01, 0.99]).to(fit.theta))
-        entry = Found(group, (float(theta[0]), float(theta[1])), 1 - fit.remaining, ratio)
+        entry = Found(group, (float(theta[0]), float(theta[1])), 1 - fit.remaining, ratio, agreement)
         if not entry.significant:
             return Discovery(tuple(found), entry)
         found.append(entry)
@@ -92,37 +93,79 @@ def discover(
 
 def _search(
     images: Tensor, labels: Tensor | None, family: Family, generator: torch.Generator, report: Callable[[float], None]
-) -> tuple[Fit, float]:
-    """Return the best fit, and the change of the distribution along its starting point relative to the next."""
-    compared, coarse, fine = (reduced(images, *level) for level in (_COMPARED, _COARSE, _FINE))
+) -> tuple[Fit, float, float]:
+    """Return the fit to all images, the change of their distribution along it, and the agreement of two halves.
+
+    Each half of the images is searched on its own. The fit to the half that leaves less variance is then refined on
+    all images.
+    """
+    halves = []
+    for half in range(2):
+        part, own = images[half::2], None if labels is None else labels[half::2]
+        metric, _, directions = _spectrum(part, own, family)
+        start = _best(part, own, family, metric, directions[:_STARTS], generator)
+        report((2 * half + 1) / 5)
+        halves.append(_refined(start, part, own, family, metric, generator))
+        report((2 * half + 2) / 5)
+    first, second = (family.group(fit.coefficients.double(), "half") for fit in halves)
+    metric, values, directions = _spectrum(images, labels, family)
+    start = min(halves, key=lambda fit: fit.remaining).coefficients
+    fit = _refined(start, images, labels, family, metric, generator)
+    report(1.0)
+    return fit, invariance.ratio(fit.coefficients, values, directions), abs(cosine(first, second))
+
+
+def _spectrum(images: Tensor, labels: Tensor | None, family: Family) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the inner product of generators, and the stationary values and directions of the change."""
+    compared = reduced(images, *_COMPARED)
     slopes = tangents(compared, family)
     metric = invariance.metric(slopes)
-    metric = metric / metric[0, 0]
     paired = torch.zeros(len(images), dtype=torch.long, device=images.device) if labels is None else labels
-    values, starts = invariance.directions(compared.flatten(1)[:_PAIRED], slopes[:, :_PAIRED], paired[:_PAIRED])
-    del slopes
-    classes = k_means(coarse, _CLUSTERS, generator) if labels is None else labels
+    values, directions = invariance.directions(compared.flatten(1)[:_PAIRED], slopes[:, :_PAIRED], paired[:_PAIRED])
+    return metric / metric[0, 0], values, directions
+
+
+def _best(
+    images: Tensor,
+    labels: Tensor | None,
+    family: Family,
+    metric: Tensor,
+    starts: Tensor,
+    generator: torch.Generator,
+) -> Tensor:
+    """Return the coefficients that leave the least variance after a few steps from each of `starts`."""
+    coarse = reduced(images[:_TRIED], *_COARSE)
+    classes = k_means(coarse, _CLUSTERS, generator) if labels is None else labels[:_TRIED]
     trials = []
-    for number, direction in enumerate(starts[:_STARTS]):
-        fit = alignment.start(direction, len(coarse[:_TRIED]), metric)
-        own = classes[:_TRIED]
+    for direction in starts:
+        fit = alignment.start(direction, len(coarse), metric)
+        own = classes
         for _ in range(3):
-            fit = alignment.improve(fit, coarse[:_TRIED], own, family, metric, whole_line=True)
+            fit = alignment.improve(fit, coarse, own, family, metric, whole_line=True)
             if labels is None:
-                own = k_means(alignment.aligned(fit, coarse[:_TRIED], family), _CLUSTERS, generator)
+                own = k_means(alignment.aligned(fit, coarse, family), _CLUSTERS, generator)
         trials.append(fit)
-        report(0.5 * (number + 1) / _STARTS)
-    best = min(trials, key=lambda fit: fit.remaining)
-    fit = alignment.start(best.coefficients, len(images), metric)
-    schedule = ((coarse, True), (coarse, True), (fine, False), (fine, False), (fine, False))
-    for number, (level, whole_line) in enumerate(schedule):
+    return min(trials, key=lambda fit: fit.remaining).coefficients
+
+
+def _refined(
+    start: Tensor,
+    images: Tensor,
+    labels: Tensor | None,
+    family: Family,
+    metric: Tensor,
+    generator: torch.Generator,
+) -> Fit:
+    """Return the fit to `images` from the coefficients `start`."""
+    coarse, fine = (reduced(images, *level) for level in (_COARSE, _FINE))
+    classes = k_means(coarse, _CLUSTERS, generator) if labels is None else labels
+    fit = alignment.start(start, len(images), metric)
+    for level, whole_line in ((coarse, True), (coarse, True), (fine, False), (fine, False), (fine, False)):
         fit = alignment.improve(fit, level, classes, family, metric, whole_line=whole_line)
         if labels is None:
             classes = k_means(alignment.aligned(fit, coarse, family), _CLUSTERS, generator)
-        report(0.5 + 0.5 * (number + 1) / len(schedule))
     final = alignment.improve(fit, coarse, classes, family, metric, whole_line=False)
-    ratio = float(values[0].abs() / values[1].clamp_min(1e-12))  # unbiased values; those of noise are of both signs
-    return alignment.Fit(fit.coefficients, fit.theta, final.remaining, fit.kept), ratio
+    return replace(fit, remaining=final.remaining)
 
 
 def _checked(images: Any, labels: Any) -> tuple[Tensor, Tensor | None]:
