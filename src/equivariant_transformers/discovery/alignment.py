@@ -68,6 +68,11 @@ def aligned(fit: Fit, images: Tensor, family: Family) -> Tensor:
     return family.warp(fit.coefficients, -fit.theta).image(images)
 
 
+def variance(images: Tensor, labels: Tensor) -> float:
+    """Return the variance of `images` within the classes."""
+    return float((images - _means(images, labels)[labels]).square().mean().clamp_min(1e-12))
+
+
 def _templates(fit: Fit, images: Tensor, labels: Tensor, family: Family) -> Tensor:
     """Return the mean `(classes, C, H, W)` of the aligned images of each class, over the kept images."""
     return _means(aligned(fit, images, family), labels, fit.kept)

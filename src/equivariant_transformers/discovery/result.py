@@ -8,7 +8,7 @@ import torch
 
 from equivariant_transformers.geometry.groups import GROUPS, Group
 
-_EXPLAINED, _RATIO = 0.4, 0.5  # thresholds; digits at rest stay on the other side of both
+_EXPLAINED, _RATIO = 0.4, 0.1  # thresholds; images at rest stay on the other side of both
 _AGREEMENT = 0.9  # threshold; two random 3x3 generators agree more closely in one case of a thousand
 _COMMUTE = 0.1  # size of the bracket relative to the product of the sizes of the fields
 _SAMPLES = 33

@@ -164,8 +164,11 @@ def _refined(
         fit = alignment.improve(fit, level, classes, family, metric, whole_line=whole_line)
         if labels is None:
             classes = k_means(alignment.aligned(fit, coarse, family), _CLUSTERS, generator)
-    final = alignment.improve(fit, coarse, classes, family, metric, whole_line=False)
-    return replace(fit, remaining=final.remaining)
+    remaining = alignment.improve(fit, coarse, classes, family, metric, whole_line=False).remaining
+    if labels is None:  # the clusters of aligned images do not suit the images as they are
+        at_rest = k_means(coarse, _CLUSTERS, generator)
+        remaining *= alignment.variance(coarse, classes) / alignment.variance(coarse, at_rest)
+    return replace(fit, remaining=remaining)
 
 
 def _checked(images: Any, labels: Any) -> tuple[Tensor, Tensor | None]:
