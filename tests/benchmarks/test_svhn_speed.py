@@ -42,6 +42,6 @@ def test_finished_runs_are_listed():
     lines = speed.records_table(ROOT / "results").splitlines()
     assert len(lines) > 20
     (fastest,) = (line for line in lines if "| resnet10 | none | 10,000 | 1 | 1.0 |" in line)
-    page = " ".join((ROOT / "docs" / "speed.md").read_text().split())
+    page = " ".join((ROOT / "docs" / "lab-notebook.md").read_text().split())
     assert "130,795" in fastest
     assert "1.0 ms (131,000 images/s)" in page

@@ -140,3 +140,29 @@ def test_a_model_is_not_evaluated_on_targets_of_another_task(et, tmp_path):
     et("train", "--dataset", "halves", "--task", "multilabel", *SMALL, "--epochs", 1, "--out", tmp_path)
     _, err = et("evaluate", tmp_path / "model.safetensors", "--dataset", "brightness", code=1)
     assert "needs targets 0 and 1" in err
+
+
+@pytest.mark.parametrize(
+    ("task", "values", "header"), [("multilabel", False, "left,right"), ("regression", True, "sum")]
+)
+def test_a_table_of_numbers_is_trained_evaluated_and_shown(et, tmp_path, task, values, header):
+    images = halves(60, 0, values)
+    rows = [f"path,{header}"]
+    for number, (image, label) in enumerate(zip(images.images, images.labels.tolist(), strict=True)):
+        Image.fromarray(image[0].numpy()).save(tmp_path / f"{number}.png")
+        rows.append(",".join([f"{number}.png", *map(str, label)]))
+    table = tmp_path / "numbers.csv"
+    table.write_text("\n".join(rows))
+    out = tmp_path / "run"
+    wrong = et("train", table, *SMALL, "--out", tmp_path / "wrong", code=1)
+    assert "choose the task multilabel or regression" in wrong.err
+    result = json.loads(et("train", table, *SMALL, "--task", task, "--out", out, "--json").out)
+    assert result["test_error"] < 50
+    found = json.loads(et("evaluate", out / "model.safetensors", "--json").out)
+    assert found["test_error"] == pytest.approx(result["test_error"], abs=1e-3)
+    assert header.split(",")[0] in et("predict", out / "model.safetensors", tmp_path / "0.png").out
+    listed = et("data", "show", table, "--out", tmp_path / "sheet.png").out.splitlines()
+    assert listed[0].split() == ["mean", "of", "train", "validation", "test"]
+    assert [line.split()[0] for line in listed[1:-2]] == header.split(",")
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert min(sheet.size) > 100

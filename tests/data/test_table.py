@@ -76,16 +76,31 @@ def test_columns_may_come_in_any_order_and_labels_may_be_left_out(tmp_path):
     assert len(splits.train) == 2
 
 
+@pytest.mark.parametrize("memory", [2, 0])
+def test_columns_of_numbers_are_targets(tmp_path, memory):
+    path = table(tmp_path, "path,width,split,depth of field\na.png,1.5,train,-2\nb.png, 3e-1 ,test,0\nc.png,7,train,1")
+    splits = from_csv(path, validation=0, memory=memory)
+    assert splits.train.classes == ("width", "depth of field")
+    assert torch.equal(splits.train.labels, torch.tensor([[1.5, -2.0], [7.0, 1.0]]))
+    assert torch.equal(splits.test.labels, torch.tensor([[0.3, 0.0]]))
+    assert from_csv(path, labels=False, validation=0).train.classes == ("image",)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "is empty; the first line must be path,label"),
         ("\n , \n", "is empty"),
         ("path,label\n", "lists no images for training; it has no rows"),
-        ("a.png,cat\n", r"line 1: the columns must be path,label or path,label,split, got 'a.png,cat'"),
+        ("a.png,cat\n", r"line 1: the columns must be path,label or path,label,split, or path and .*, got 'a.png,cat'"),
         ("path;label\na.png;cat", "line 1: the columns must be"),
         ("path,label,spilt\na.png,cat,test", "line 1: the columns must be"),
         ("path,path\na.png,cat", "line 1: the columns must be"),
+        ("path,width,width\na.png,1,2", "line 1: the columns must be"),
+        ("path,\na.png,1", "line 1: the columns must be"),
+        ("path,label,width\na.png,cat,2", "line 1: the columns must be"),
+        ("path,width\na.png,wide", "line 2: 'width' must be a finite number, got 'wide'"),
+        ("path,width\na.png,nan", "line 2: 'width' must be a finite number, got 'nan'"),
         ("path,label\na.png\n", r"line 2: 2 cells \(path, label\) are needed, found 1"),
         ("path,label\na.png,cat,dog\n", "line 2: 2 cells .* found 3; quote a cell with a comma"),
         ("path,label\na.png,\n", "line 2: the label is empty"),

@@ -74,10 +74,21 @@ def show(name: str, out: Path | None, **options: Any) -> str:
 
 
 def count_classes(splits: Splits) -> str:
-    """Return a table of the number of images per class and part, with totals. At most 20 classes are listed."""
+    """Return a table of the number of images per class and part, with totals. At most 20 classes are listed.
+
+    If the labels are rows of numbers, the table has the mean of each column.
+    """
     classes = splits.train.classes
+    rows: list[tuple[str, ...]]
+    if splits.train.labels.ndim == 2:
+        means = [part.labels.mean(0).tolist() if len(part) else [math.nan] * len(classes) for part in splits]
+        rows = [("mean of", *splits._fields)]
+        rows += [(name, *(f"{part[label]:.4g}" for part in means)) for label, name in enumerate(classes[:_LISTED])]
+        rows += [(f"{len(classes) - _LISTED:,} more", "", "", "")] if len(classes) > _LISTED else []
+        rows.append(("images", *(f"{len(part):,}" for part in splits)))
+        return _table([(visible(name), *cells) for name, *cells in rows], str.rjust)
     counts = [part.labels.bincount(minlength=len(classes)).tolist() for part in splits]
-    rows: list[tuple[str, ...]] = [("class", *splits._fields)]
+    rows = [("class", *splits._fields)]
     rows += [(name, *(f"{part[label]:,}" for part in counts)) for label, name in enumerate(classes[:_LISTED])]
     if len(classes) > _LISTED:
         rows.append((f"{len(classes) - _LISTED:,} more", *(f"{sum(part[_LISTED:]):,}" for part in counts)))

@@ -81,9 +81,10 @@ def from_csv(
 ) -> Splits:
     """Load the images that a CSV file lists, in UTF-8, with the columns `path`, `label` and optionally `split`.
 
-    Paths are relative to the folder of the CSV file and do not leave it. Labels are the names of the classes. Splits
-    are `train`, `validation` (or `valid`, `val`) and `test`. A ValueError names the line of a mistake, and files that
-    do not exist. Images are converted as in `from_folder`.
+    Paths are relative to the folder of the CSV file and do not leave it. Labels are the names of the classes. For
+    multi-label classification and regression, columns of numbers with names of their own take the place of `label`.
+    Splits are `train`, `validation` (or `valid`, `val`) and `test`. A ValueError names the line of a mistake, and files
+    that do not exist. Images are converted as in `from_folder`.
 
     Args:
         path: CSV file, at most 256 MiB.
@@ -92,7 +93,7 @@ def from_csv(
         validation: fraction of the training images to hold out for validation if no row has this split.
         test: fraction to hold out for the test if no row has this split. Both splits are stratified by class.
         seed: random seed for the choice of the held-out images.
-        labels: False to ignore the column `label`, which may then be missing. All labels are 0.
+        labels: False to ignore labels and numbers, which may then be missing. All labels are 0.
         memory: as in `from_folder`.
         progress: callback that receives the current task and its completed fraction.
     """
@@ -208,9 +209,9 @@ def _from_tree(
         more = f" and {len(broken) - NAMED_AT_MOST} more" if len(broken) > NAMED_AT_MOST else ""
         listed = "; ".join(broken[:NAMED_AT_MOST])
         warnings.warn(f"skipped {len(broken)} files that are not readable images: {listed}{more}", stacklevel=3)
-    seen = {label for _, numbers in parts.values() for label in numbers.tolist()}
+    seen = {label for _, numbers in parts.values() if numbers.ndim == 1 for label in numbers.tolist()}
     empty = [name for label, name in enumerate(tree.classes) if label not in seen]
-    if empty and labels:
+    if empty and seen and labels:
         listed = visible(", ".join(empty[:NAMED_AT_MOST])) + (", ..." if len(empty) > NAMED_AT_MOST else "")
         raise ValueError(f"no readable image of class {listed} in {tree.root}: add some or remove the folder")
     hollow = [str(tree.folders[part]) for part, (_, numbers) in parts.items() if not len(numbers)]

@@ -34,15 +34,15 @@ class Dataset(Protocol):
 
 
 class PictureFiles:
-    """Source of the pictures in files, whose class numbers are known.
+    """Source of the pictures in files, whose targets are known.
 
     Args:
-        files: files with their class numbers.
+        files: files with their targets.
         size: (height, width) that the pictures are resized and padded to.
         channels: number of channels, 1 or 3.
     """
 
-    def __init__(self, files: Sequence[tuple[Path, int]], size: tuple[int, int], channels: int) -> None:
+    def __init__(self, files: Sequence[tuple[Path, Target]], size: tuple[int, int], channels: int) -> None:
         self.files = files
         self.shape = (channels, *size)
         _check_shape(size, channels)
@@ -50,7 +50,7 @@ class PictureFiles:
     def __len__(self) -> int:
         return len(self.files)
 
-    def read(self, index: int) -> tuple[NDArray[np.uint8], int]:
+    def read(self, index: int) -> tuple[NDArray[np.uint8], Target]:
         from equivariant_transformers.data import pictures
 
         file, label = self.files[index]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from equivariant_transformers.data import pictures
 from equivariant_transformers.data.gathering import PictureFiles
 from equivariant_transformers.data.imageset import ImageSet
@@ -25,6 +27,7 @@ _PADDING, _HATCH = "#e6007e", 6  # colour, and distance of the lines in pixels
 def contact_sheet(images: ImageSet, *, side: int = 3) -> Image.Image:
     """Draw the first `side * side` images of each of the first 50 classes in a block under the class name.
 
+    If the labels are rows of numbers, a block has the images with the largest numbers of a column.
     Ten classes are arranged as 0 to 4 above 5 to 9. Small images are enlarged by an integer factor. Images that are
     streamed from files get their original height and width as a caption, and hatched padding.
     """
@@ -40,6 +43,7 @@ def contact_sheet(images: ImageSet, *, side: int = 3) -> Image.Image:
     down = math.ceil(len(classes) / across)
     some = f", {len(classes)} of {len(images.classes):,} classes" if len(classes) < len(images.classes) else ""
     title = f"{images.name}: {len(images):,} images of {channels} x {height} x {width} ({images.origin}){some}"
+    title += ", largest numbers first" if images.labels.ndim == 2 else ""
     font, small = (ImageFont.load_default(size=0.75 * size) for size in (LINE, CAPTION))
     lines = [title, LEGEND] if caption else [title]
     head = MARGIN + LINE * len(lines)
@@ -52,7 +56,7 @@ def contact_sheet(images: ImageSet, *, side: int = 3) -> Image.Image:
     for label, name in enumerate(classes):
         left, top = MARGIN + label % across * block[0], head + label // across * block[1]
         _write(draw, (left, top), name, block[0] - MARGIN)
-        for place, index in enumerate((images.labels == label).nonzero()[: side * side, 0].tolist()):
+        for place, index in enumerate(_examples(images, label)[: side * side].tolist()):
             row, column = divmod(place, side)
             corner = (left + column * (tile[0] + GAP), top + LINE + row * (tile[1] + caption + GAP))
             shown = pictures.to_picture(images.images[index].cpu()).convert("RGB")
@@ -64,6 +68,13 @@ def contact_sheet(images: ImageSet, *, side: int = 3) -> Image.Image:
                 draw.font = font
             sheet.paste(shown, corner)
     return sheet
+
+
+def _examples(images: ImageSet, label: int) -> Tensor:
+    """Return the indices of the images of a class, or of all images by falling numbers of a column."""
+    if images.labels.ndim == 2:
+        return images.labels[:, label].argsort(descending=True, stable=True)
+    return (images.labels == label).nonzero()[:, 0]
 
 
 def _files(images: ImageSet) -> PictureFiles | None:

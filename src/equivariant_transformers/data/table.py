@@ -1,9 +1,10 @@
-"""CSV tables of image files with their classes and, optionally, their parts of the data."""
+"""CSV tables of image files with their classes or numbers and, optionally, their parts of the data."""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from equivariant_transformers.limits import MOST_CLASSES
 from equivariant_transformers.text import quote, visible
 
 COLUMNS = ("path", "label", "split")
+_HEADERS = "path,label or path,label,split, or path and columns of numbers"
 _MOST_BYTES = 2**28  # about 5 million rows
 _NAMED_AT_MOST = 5
 
@@ -31,13 +33,14 @@ def find_images(path: str | Path, *, labels: bool = True) -> Tree:
 def read_table(path: str | Path, *, labels: bool = True) -> Tree:
     """Return the files of a CSV table, in its order.
 
-    The first line has the names of the columns: `path`, `label` and, optionally, `split`. A path is relative to the
-    folder of the table and does not leave it. A split is `train`, `validation` (or `valid`, `val`) or `test`. Without
-    `labels`, the column `label` is not needed, and all files are of one class. A mistake raises a ValueError with its
-    line.
+    The first line has the names of the columns: `path`, `label` and, optionally, `split`. In place of `label` there can
+    be columns of numbers with other names. A path is relative to the folder of the table and does not leave it. A split
+    is `train`, `validation` (or `valid`, `val`) or `test`. Without `labels`, the file has the paths at least, and all
+    files are of one class. A mistake raises a ValueError with its line.
     """
     path = Path(path)
-    found: dict[str, list[tuple[Path, str]]] = {}
+    found: dict[str, list[tuple[Path, str | list[float]]]] = {}
+    numbers: list[str] = []
     lines: dict[Path, int] = {}
     absent: list[str] = []
     for line, row in _rows(path, labels):
@@ -45,7 +48,9 @@ def read_table(path: str | Path, *, labels: bool = True) -> Tree:
         if first := lines.get(file):
             raise _mistake(path, line, f"{quote(row['path'])} is in line {first} too; list every image once")
         lines[file] = line
-        if labels and not row["label"]:
+        numbers = [name for name in row if name not in COLUMNS] if labels else []
+        label = [_number(path, line, name, row[name]) for name in numbers] or (row["label"] if labels else "image")
+        if not label:
             raise _mistake(path, line, "the label is empty; write the name of the class")
         part = PART_NAMES.get(row.get("split", "train"))
         if part is None:
@@ -53,7 +58,7 @@ def read_table(path: str | Path, *, labels: bool = True) -> Tree:
             raise _mistake(path, line, f"the split must be one of {allowed}, got {quote(row['split'])}")
         if not os.path.isfile(file):  # False for names that are too long, too
             absent.append(f"line {line}: {visible(row['path'])}")
-        found.setdefault(part, []).append((file, row["label"] if labels else "image"))
+        found.setdefault(part, []).append((file, label))
     if absent:
         more = f" and {len(absent) - _NAMED_AT_MOST:,} more" if len(absent) > _NAMED_AT_MOST else ""
         listed = "; ".join(absent[:_NAMED_AT_MOST])
@@ -62,11 +67,14 @@ def read_table(path: str | Path, *, labels: bool = True) -> Tree:
         )
     if "train" not in found:
         raise ValueError(f"{path} lists no images for training" + ("" if found else "; it has no rows"))
-    classes = sorted({name for rows in found.values() for _, name in rows})
+    classes = numbers or sorted({name for rows in found.values() for _, name in rows if isinstance(name, str)})
     if len(classes) > MOST_CLASSES:
         raise ValueError(f"{path} has {len(classes):,} classes; at most {MOST_CLASSES:,} are supported")
     number = {name: index for index, name in enumerate(classes)}
-    parts: dict[str, Files] = {part: [(file, number[name]) for file, name in rows] for part, rows in found.items()}
+    parts: dict[str, Files] = {
+        part: [(file, number[label] if isinstance(label, str) else label) for file, label in rows]
+        for part, rows in found.items()
+    }
     return Tree(root=path, classes=tuple(classes), folders=dict.fromkeys(parts, path), parts=parts, unlisted=())
 
 
@@ -97,7 +105,7 @@ def _rows(path: Path, labels: bool) -> Iterator[tuple[int, dict[str, str]]]:
         else:
             yield reader.line_num, {name: cell.strip() for name, cell in zip(columns, cells, strict=True)}
     if columns is None:
-        raise ValueError(f"{path} is empty; the first line must be path,label or path,label,split")
+        raise ValueError(f"{path} is empty; the first line must be {_HEADERS}")
 
 
 def _text(path: Path) -> str:
@@ -113,11 +121,21 @@ def _text(path: Path) -> str:
 
 
 def _check_columns(path: Path, line: int, columns: list[str], labels: bool) -> None:
-    needed = ("path", "label") if labels else ("path",)
-    known = all(column in COLUMNS for column in columns) and len({*columns}) == len(columns)
-    if not known or any(column not in columns for column in needed):
-        found = quote(",".join(columns))
-        raise _mistake(path, line, f"the columns must be path,label or path,label,split, got {found}")
+    others = [column for column in columns if column not in COLUMNS]
+    targets = ("label" in columns) != bool(others) if labels else True  # a label or numbers, not both
+    if "path" not in columns or len({*columns}) < len(columns) or "" in columns or not targets:
+        raise _mistake(path, line, f"the columns must be {_HEADERS}, got {quote(','.join(columns))}")
+
+
+def _number(path: Path, line: int, column: str, text: str) -> float:
+    """Return the number in a cell."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise _mistake(path, line, f"{quote(column)} must be a finite number, got {quote(text)}")
+    return value
 
 
 def _file(table: Path, line: int, text: str) -> Path:

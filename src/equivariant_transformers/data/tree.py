@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from equivariant_transformers.data.targets import Target
 from equivariant_transformers.limits import MOST_CLASSES
 from equivariant_transformers.text import visible
 
@@ -15,8 +16,8 @@ PART_NAMES = {"train": "train", "validation": "validation", "valid": "validation
 _MEASURED = 1000  # files whose size is measured
 _STEP, _LEAST, _MOST = 32, 64, 224  # sides of images in pixels; the paper's classifier takes 50 or more
 
-Files = list[tuple[Path, int]]
-"""Files with their class numbers."""
+Files = list[tuple[Path, Target]]
+"""Files with their targets: class numbers, or rows of numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,7 @@ class Tree:
 
     root: Path
     classes: tuple[str, ...]
-    """Names of the class folders, sorted."""
+    """Names of the class folders, sorted, or of the numbers in a row."""
     folders: dict[str, Path]
     """Folder of each part that has one: train, and possibly validation and test."""
     parts: dict[str, Files]
@@ -44,14 +45,16 @@ def scan(path: str | Path, *, labels: bool = True) -> Tree:
     folders = _parts(root)
     unlisted: list[str] = []
     if not labels:
-        found = {part: [(file, 0) for file in files_below(folder, unlisted)] for part, folder in folders.items()}
+        found: dict[str, Files] = {
+            part: [(file, 0) for file in files_below(folder, unlisted)] for part, folder in folders.items()
+        }
         return Tree(root=root, classes=("image",), folders=folders, parts=found, unlisted=tuple(unlisted))
     classes = sorted({below.name for folder in folders.values() for below in _subfolders(folder)})
     if not classes:
         raise ValueError(f"{root} has no class folders: put the images of each class into a subfolder named after it")
     if len(classes) > MOST_CLASSES:
         raise ValueError(f"{root} has {len(classes):,} class folders; at most {MOST_CLASSES:,} are supported")
-    parts = {
+    parts: dict[str, Files] = {
         part: [(file, label) for label, name in enumerate(classes) for file in files_below(folder / name, unlisted)]
         for part, folder in folders.items()
     }
