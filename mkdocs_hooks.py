@@ -18,7 +18,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent
 PACKAGE = "equivariant_transformers"
-PACKAGES = ("geometry", "nn", "audit", "models", "data", "training", "hub", "experiments", "viz")
+PACKAGES = ("geometry", "nn", "audit", "discovery", "models", "data", "training", "hub", "experiments", "viz")
 NOTEBOOK = ROOT / "docs" / "quickstart.ipynb"
 API = """# API
 

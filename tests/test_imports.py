@@ -19,14 +19,16 @@ def test_the_public_names_exist():
 
 def test_importing_loads_nothing_heavy():
     heavy = ["huggingface_hub", "matplotlib", "onnxruntime", "sympy", "torchvision"]
-    packages = ["cli", "data", "demo", "experiments", "hub", "models", "training", "viz"]
+    packages = ["cli", "data", "demo", "discovery", "experiments", "hub", "models", "training", "viz"]
     unwanted = {*heavy, *(f"{PACKAGE}.{name}" for name in packages)}
     code = f"import torch, sys; old = {{*sys.modules}}; import {PACKAGE}; print({unwanted} & ({{*sys.modules}} - old))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
 
-@pytest.mark.parametrize("name", ["data", "hub", "models", "training", "load_2019", "pretrained", "list_pretrained"])
+@pytest.mark.parametrize(
+    "name", ["data", "hub", "models", "training", "load_2019", "pretrained", "list_pretrained", "discover"]
+)
 def test_subpackages_are_loaded_on_first_use(name):
     code = f"import {PACKAGE} as et, sys; print(et.{name}.__name__, 'PIL' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

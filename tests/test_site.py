@@ -30,7 +30,9 @@ def assert_same_text(found, shown):
     assert list(map(float, NUMBER.findall(found))) == pytest.approx(list(map(float, NUMBER.findall(shown))), abs=0.02)
 
 
-@pytest.mark.parametrize("page", ["index", "tour", "mathematics", "choosing", "limits", "faq", "tasks", "text"])
+@pytest.mark.parametrize(
+    "page", ["index", "tour", "mathematics", "choosing", "discovery", "limits", "faq", "tasks", "text"]
+)
 def test_the_code_on_a_page_prints_what_it_shows(page):
     space, said = {}, ""
     for kind, block in BLOCK.findall((DOCS / f"{page}.md").read_text()):

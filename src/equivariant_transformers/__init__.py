@@ -31,6 +31,7 @@ from equivariant_transformers.nn import (
 
 if TYPE_CHECKING:
     from equivariant_transformers import data, hub, models, training
+    from equivariant_transformers.discovery import Discovery, discover
     from equivariant_transformers.hub import list_pretrained, pretrained
     from equivariant_transformers.models.legacy import load_2019
 
@@ -44,6 +45,7 @@ __all__ = [
     "Canonicalized",
     "Canonicalizer",
     "Chart",
+    "Discovery",
     "EquivariantTransformer",
     "FrameConsistency",
     "Group",
@@ -56,6 +58,7 @@ __all__ = [
     "chart",
     "data",
     "derive",
+    "discover",
     "frame_consistency",
     "group",
     "hub",
@@ -70,13 +73,19 @@ __all__ = [
 __version__ = "0.1.0"
 
 _PACKAGES = ("data", "hub", "models", "training")
-_FUNCTIONS = {"list_pretrained": "hub", "load_2019": "models.legacy", "pretrained": "hub"}
+_NAMES = {
+    "Discovery": "discovery",
+    "discover": "discovery",
+    "list_pretrained": "hub",
+    "load_2019": "models.legacy",
+    "pretrained": "hub",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Load a subpackage, or the subpackage of a function, when it is first used."""
+    """Load a subpackage, or the subpackage of a name, when it is first used."""
     if name in _PACKAGES:
         return importlib.import_module(f"{__name__}.{name}")
-    if name in _FUNCTIONS:
-        return getattr(importlib.import_module(f"{__name__}.{_FUNCTIONS[name]}"), name)
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"{__name__}.{_NAMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

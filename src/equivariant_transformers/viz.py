@@ -12,6 +12,7 @@ from equivariant_transformers.arguments import whole_number
 from equivariant_transformers.audit.results import SelfConsistency
 from equivariant_transformers.geometry.charts import Chart
 from equivariant_transformers.geometry.frame import extent
+from equivariant_transformers.geometry.groups import Group
 from equivariant_transformers.geometry.warp import Warp
 from equivariant_transformers.nn.canonicalizer import Canonicalized
 
@@ -33,6 +34,16 @@ def coordinate_lines(chart: Chart, axes: Axes, *, lines: int = 15, samples: int 
             visible = torch.where((curve.abs() <= 1).all(-1, keepdim=True), curve, torch.nan)
             axes.plot(*visible.T.numpy(), color=colour, linewidth=0.9)
     axes.set(xlim=(-1, 1), ylim=(1, -1), aspect="equal", xticks=(-1, 0, 1), yticks=(-1, 0, 1))
+
+
+def flow_lines(group: Group, axes: Axes, *, samples: int = 41) -> None:
+    """Draw the flow lines of `group` over a square image, with arrows in the direction of increasing theta."""
+    line = torch.linspace(-1, 1, samples)
+    x, y = torch.meshgrid(line, line, indexing="xy")
+    velocity = group.vector_field(torch.stack((x, y), -1)).numpy()
+    style: dict[str, Any] = {"color": POSE_COLOUR, "density": 0.6, "linewidth": 1.0, "arrowsize": 0.7}
+    axes.streamplot(x.numpy(), y.numpy(), velocity[..., 0], velocity[..., 1], **style)
+    axes.set(xlim=(-1, 1), ylim=(1, -1), aspect="equal")
 
 
 def in_chart(chart: Chart, image: Tensor, axes: Axes, **style: Any) -> None:

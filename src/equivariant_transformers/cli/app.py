@@ -17,6 +17,7 @@ from equivariant_transformers.cli import (
     console,
     data,
     demo,
+    discover,
     evaluate,
     export,
     info,
@@ -41,6 +42,7 @@ app = typer.Typer(
 _COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train_model,
     "align": align.align_images,
+    "discover": discover.discover_groups,
     "evaluate": evaluate.evaluate_model,
     "audit": audit.audit_layers,
     "predict": predict.predict_images,

@@ -1,0 +1,199 @@
+"""`discover`: the one-parameter group that moves a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from equivariant_transformers.arguments import whole_number
+from equivariant_transformers.discovery import alignment, invariance
+from equivariant_transformers.discovery.alignment import Fit
+from equivariant_transformers.discovery.clusters import k_means, numbered
+from equivariant_transformers.discovery.families import Family, Polynomial, Projective
+from equivariant_transformers.discovery.images import reduced, tangents
+from equivariant_transformers.discovery.result import Discovery, Found, cosine
+from equivariant_transformers.geometry.checks import check_dense
+from equivariant_transformers.geometry.resampling import check_images
+from equivariant_transformers.text import quote
+
+FAMILIES: dict[str, Family] = {"projective": Projective(), "polynomial": Polynomial()}
+Report = Callable[[str, float], None]
+
+_COARSE, _FINE = (16, 1.0), (24, 1.0)  # side and blur of the images, in pixels
+_COMPARED = (28, 0.9)  # of the images whose distribution is compared
+_PAIRED = 800  # images whose distribution is compared
+_TRIED = 300  # images that the starting points are tried on
+_STARTS = 4
+_CLUSTERS = 10
+_FEWEST = 20
+
+
+@torch.no_grad()
+def discover(
+    images: Tensor,
+    labels: Tensor | None = None,
+    *,
+    family: Literal["projective", "polynomial"] = "projective",
+    count: int = 1,
+    examples: int = 1000,
+    seed: int = 0,
+    progress: Report | None = None,
+) -> Discovery:
+    r"""Find the one-parameter group $T_\theta$ that moves the images of a data set, each by an unknown theta.
+
+    The model is $I_n = M_{c(n)}\circ T_{\theta_n}$ with a template $M_c$ per class. Starting points are the generators
+    along which the distribution of the images changes least. The generator that explains most of the variance within
+    the classes is returned if two halves of the images, searched independently, give the same group. The unit of theta
+    is chosen so that theta = 1 changes the images as much as a translation by half a width; its sign is arbitrary.
+
+    Args:
+        images: images `(B, C, H, W)`, at least 20, floating point.
+        labels: classes `(B,)`, whole numbers. Without them, the images are grouped by k-means as they are aligned.
+        family: "projective" for all 3x3 generators, "polynomial" for vector fields that are cubic polynomials.
+        count: number of groups to find one after the other. Each is removed before the next is sought.
+        examples: number of images to use, drawn at random.
+        seed: random seed for the choice of the images and for k-means.
+        progress: callback that receives the current task and its completed fraction.
+
+    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
+    <torch._C.Generator ...>
+    >>> discover(torch.rand(40, 1, 8, 8)).group is None
+    True
+    """
+    images, classes = _checked(images, labels)
+    space = FAMILIES.get(family) if isinstance(family, str) else None
+    if space is None:
+        raise ValueError(f'family is "projective" or "polynomial", got {quote(family)}')
+    count = whole_number("count", count, most=space.dimension)
+    examples = whole_number("examples", examples, least=_FEWEST)
+    generator = torch.Generator().manual_seed(whole_number("seed", seed, least=0))
+    chosen = torch.randperm(len(images), generator=generator)[:examples].to(images.device)
+    images, classes = images[chosen], None if classes is None else classes[chosen]
+    found: list[Found] = []
+    for number in range(count):
+
+        def report(share: float, number: int = number) -> None:
+            if progress:
+                progress("looking for a group", (number + share) / count)
+
+        fit, ratio, agreement = _search(images, classes, space, generator, report)
+        group = space.group(fit.coefficients.double(), "discovered" if count == 1 else f"discovered-{number + 1}")
+        theta = fit.theta[fit.kept].quantile(torch.tensor([0.01, 0.99]).to(fit.theta))
+        entry = Found(group, (float(theta[0]), float(theta[1])), 1 - fit.remaining, ratio, agreement)
+        if not entry.significant:
+            return Discovery(tuple(found), entry)
+        found.append(entry)
+        images = space.warp(fit.coefficients, -fit.theta).image(images, padding="border")
+    return Discovery(tuple(found), None)
+
+
+def _search(
+    images: Tensor, labels: Tensor | None, family: Family, generator: torch.Generator, report: Callable[[float], None]
+) -> tuple[Fit, float, float]:
+    """Return the fit to all images, the change of their distribution along it, and the agreement of two halves.
+
+    Each half of the images is searched on its own. The fit to the half that leaves less variance is then refined on
+    all images.
+    """
+    halves = []
+    for half in range(2):
+        part, own = images[half::2], None if labels is None else labels[half::2]
+        metric, _, directions = _spectrum(part, own, family)
+        start = _best(part, own, family, metric, directions[:_STARTS], generator)
+        report((2 * half + 1) / 5)
+        halves.append(_refined(start, part, own, family, metric, generator))
+        report((2 * half + 2) / 5)
+    first, second = (family.group(fit.coefficients.double(), "half") for fit in halves)
+    metric, values, directions = _spectrum(images, labels, family)
+    start = min(halves, key=lambda fit: fit.remaining).coefficients
+    fit = _refined(start, images, labels, family, metric, generator)
+    report(1.0)
+    return fit, invariance.ratio(fit.coefficients, values, directions), abs(cosine(first, second))
+
+
+def _spectrum(images: Tensor, labels: Tensor | None, family: Family) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the inner product of generators, and the stationary values and directions of the change."""
+    compared = reduced(images, *_COMPARED)
+    slopes = tangents(compared, family)
+    metric = invariance.metric(slopes)
+    paired = torch.zeros(len(images), dtype=torch.long, device=images.device) if labels is None else labels
+    values, directions = invariance.directions(compared.flatten(1)[:_PAIRED], slopes[:, :_PAIRED], paired[:_PAIRED])
+    return metric / metric[0, 0], values, directions
+
+
+def _best(
+    images: Tensor,
+    labels: Tensor | None,
+    family: Family,
+    metric: Tensor,
+    starts: Tensor,
+    generator: torch.Generator,
+) -> Tensor:
+    """Return the coefficients that leave the least variance after a few steps from each of `starts`."""
+    coarse = reduced(images[:_TRIED], *_COARSE)
+    classes = k_means(coarse, _CLUSTERS, generator) if labels is None else labels[:_TRIED]
+    trials = []
+    for direction in starts:
+        fit = alignment.start(direction, len(coarse), metric)
+        own = classes
+        for _ in range(3):
+            fit = alignment.improve(fit, coarse, own, family, metric, whole_line=True)
+            if labels is None:
+                own = k_means(alignment.aligned(fit, coarse, family), _CLUSTERS, generator)
+        trials.append(fit)
+    return min(trials, key=lambda fit: fit.remaining).coefficients
+
+
+def _refined(
+    start: Tensor,
+    images: Tensor,
+    labels: Tensor | None,
+    family: Family,
+    metric: Tensor,
+    generator: torch.Generator,
+) -> Fit:
+    """Return the fit to `images` from the coefficients `start`."""
+    coarse, fine = (reduced(images, *level) for level in (_COARSE, _FINE))
+    classes = k_means(coarse, _CLUSTERS, generator) if labels is None else labels
+    fit = alignment.start(start, len(images), metric)
+    for level, whole_line in ((coarse, True), (coarse, True), (fine, False), (fine, False), (fine, False)):
+        fit = alignment.improve(fit, level, classes, family, metric, whole_line=whole_line)
+        if labels is None:
+            classes = k_means(alignment.aligned(fit, coarse, family), _CLUSTERS, generator)
+    remaining = alignment.improve(fit, coarse, classes, family, metric, whole_line=False).remaining
+    if labels is None:  # the clusters of aligned images do not suit the images as they are
+        at_rest = k_means(coarse, _CLUSTERS, generator)
+        remaining *= alignment.variance(coarse, classes) / alignment.variance(coarse, at_rest)
+    return replace(fit, remaining=remaining)
+
+
+def _checked(images: Any, labels: Any) -> tuple[Tensor, Tensor | None]:
+    """Return the images in floating point and the classes as numbers from 0; raise an error if they are unusable."""
+    check_dense(images, "images")
+    check_images(images)
+    if not images.is_floating_point():
+        raise TypeError(f"images must be floating point, got {images.dtype}; convert with images.float() / 255")
+    if len(images) < _FEWEST:
+        raise ValueError(f"discover compares images with each other and needs at least {_FEWEST}, got {len(images)}")
+    if min(images.shape[-2:]) < 8:
+        raise ValueError(f"images must be at least 8 x 8 pixels, got {images.shape[-2]} x {images.shape[-1]}")
+    images = images.float()
+    if not images.isfinite().all():
+        raise ValueError("images contain NaN or infinite values; remove these images")
+    if not (images.flatten(2).std(-1).amax(1) > 0).any():
+        raise ValueError("every image is constant: no motion is visible in images of one colour")
+    if (images - images[:1]).abs().amax() == 0:
+        raise ValueError("all images are equal: a group is found from images that differ by their pose")
+    if labels is None:
+        return images, None
+    check_dense(labels, "labels")
+    if labels.shape != (len(images),) or labels.is_floating_point() or labels.dtype == torch.bool:
+        raise ValueError(
+            f"labels are whole numbers of shape ({len(images)},), one per image, got {labels.dtype} of shape "
+            f"{tuple(labels.shape)}"
+        )
+    return images, numbered(labels.to(images.device))
