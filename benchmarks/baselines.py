@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import platform
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -235,19 +234,7 @@ def save(figures: dict[str, Any], out: Path) -> None:
 
 def measure(out: Path, settings: dict[str, Any], device: torch.device, names: list[str]) -> None:
     """Measure the rows `names` that the file `out` does not hold yet, and write them to it."""
-    on_cpu = f"CPU ({platform.machine()}, threads: {torch.get_num_threads()})"
-    figures: dict[str, Any] = {
-        "device": on_cpu if device.type == "cpu" else torch.cuda.get_device_name(device),
-        "torch": torch.__version__.split("+")[0],
-        "settings": settings,
-        "rows": {},
-    }
-    if out.exists():
-        found = json.loads(out.read_text())
-        for key in ("device", "torch", "settings"):
-            if found[key] != figures[key]:
-                sys.exit(f"{out} was measured with {key} {found[key]}, got {figures[key]}; choose another --out")
-        figures = found
+    figures = costs.continued(out, settings, device)
     progress = ProgressLines()
     missing = [name for name in names if name not in figures["rows"]]
     if missing:

@@ -1,13 +1,17 @@
-"""Memory and latency of networks for images of 64 x 64 pixels."""
+"""Memory and latency of networks for images of 64 x 64 pixels, and files of figures that runs add to."""
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -87,3 +91,21 @@ def latency(
         }
         for name, taken in times.items()
     }
+
+
+def continued(out: Path, settings: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """Return the figures in the file `out`, or figures without rows. A file of other settings ends the program."""
+    on_cpu = f"CPU ({platform.machine()}, threads: {torch.get_num_threads()})"
+    figures: dict[str, Any] = {
+        "device": on_cpu if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "torch": torch.__version__.split("+")[0],
+        "settings": settings,
+        "rows": {},
+    }
+    if not out.exists():
+        return figures
+    found: dict[str, Any] = json.loads(out.read_text())
+    for field in ("device", "torch", "settings"):
+        if found[field] != figures[field]:
+            sys.exit(f"{out} was measured with {field} {found[field]}, got {figures[field]}; choose another --out")
+    return found
