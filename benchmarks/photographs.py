@@ -9,7 +9,8 @@ number of epochs with and without layers. The rows:
 
 - trained within 15 degrees of upright: no layers; a rotation layer, trained with the alignment loss beside the class
   loss;
-- a layer trained without labels, in front of the finished network without layers, whose weights do not change;
+- a layer trained without labels, in front of the finished network without layers, whose weights do not change; and the
+  pretrained layer `upright` in front of the same network;
 - trained at any angle: no layers; a rotation layer;
 - trained under strong homographies (rotations within 45 degrees, shears, scales and perspectives): no layers; layers
   for rotation and shear.
@@ -51,6 +52,7 @@ TITLES = {
     "none 15": "no layers, trained within 15 degrees",
     "layer 15": "rotation layer, trained within 15 degrees",
     "frozen 15": "the first row behind a layer trained without labels",
+    "upright 15": "the first row behind the pretrained layer upright",
     "none 180": "no layers, trained at any angle",
     "layer 180": "rotation layer, trained at any angle",
     "none strong": "no layers, trained under strong homographies",
@@ -81,17 +83,19 @@ def main() -> None:
     splits = load(given)
     train, test = (part.to(device) for part in (splits.train, splits.test))
     test = test.take(torch.arange(min(len(test), given.test or len(test))))
-    out = given.out or Path(f"results/photographs_{train.name}.json")
+    name = given.dataset if given.dataset in et.data.DATASETS else train.name
+    out = given.out or Path(f"results/photographs_{name}.json")
     runs = json.loads(out.read_text())["runs"] if out.exists() else []
     for seed in given.seeds:
         finished: dict[str, et.Canonicalized] = {}
         for row in given.rows:
             begun = time.monotonic()
             finished[row] = network = make(row, finished, seed, given.network, len(train.classes)).to(device)
-            fit(network, train, Augmentation(AUGMENT[row.split()[1]]), given.epochs, seed, row)
-            entry: dict[str, Any] = {"dataset": train.name, "examples": len(train), "network": given.network}
+            if not row.startswith("upright"):
+                fit(network, train, Augmentation(AUGMENT[row.split()[1]]), given.epochs, seed, row)
+            entry: dict[str, Any] = {"dataset": name, "examples": len(train), "network": given.network}
             entry |= {"epochs": given.epochs, "row": row, "seed": seed, "test images": len(test)}
-            runs = [run for run in runs if any(run[name] != value for name, value in entry.items())]
+            runs = [run for run in runs if any(run[field] != value for field, value in entry.items())]
             entry |= {**errors(network, test), "seconds": round(time.monotonic() - begun)}
             runs.append(entry | {"device": str(device), "torch": torch.__version__})
             print(json.dumps(runs[-1]), flush=True)
@@ -99,12 +103,12 @@ def main() -> None:
                 file.write((json.dumps({"runs": runs}, indent=1) + "\n").encode())
     print(table(runs))
     if given.docs:
-        put(given.docs, f"photographs-{train.name}", table(runs))
+        put(given.docs, f"photographs-{name}", table(runs))
 
 
 def load(given: argparse.Namespace) -> et.data.Splits:
     """Return the data set of the command line."""
-    if given.dataset not in ("cifar10", "svhn"):
+    if given.dataset not in et.data.DATASETS:
         splits = et.data.from_folder(given.dataset, size=given.size, channels=3)
         return splits._replace(train=splits.train.take(torch.arange(min(len(splits.train), given.examples))))
     options = {"accept_other_files": True} if given.dataset == "svhn" else {}
@@ -114,15 +118,16 @@ def load(given: argparse.Namespace) -> et.data.Splits:
 def make(
     row: str, finished: dict[str, et.Canonicalized], seed: int, network: str = "resnet10", classes: int = 10
 ) -> et.Canonicalized:
-    """Return the untrained network of a row. The row `frozen 15` takes over the finished backbone of the first row."""
+    """Return the network of a row before training. Rows `frozen` and `upright` take over the backbone of the first."""
     torch.manual_seed(seed)
     kind, training = row.split()
     layers = [] if kind == "none" else ["rotation", "x_shear"] if training == "strong" else ["rotation"]
-    if kind == "frozen":
+    if kind in ("frozen", "upright"):
         backbone = finished["none 15"].backbone.requires_grad_(False)
     else:
         backbone = NETWORKS[network](classes=classes, dropout=DROPOUT)
-    return et.Canonicalized(backbone, et.Canonicalizer(layers, in_channels=3))
+    canonicalizer = et.pretrained("upright") if kind == "upright" else et.Canonicalizer(layers, in_channels=3)
+    return et.Canonicalized(backbone, canonicalizer)
 
 
 def fit(
@@ -140,10 +145,6 @@ def fit(
         total = 0.0
         for indices in torch.randperm(len(train), device=train.labels.device)[: steps * BATCH].split(BATCH):
             images, labels = train.normalise(train.images[indices]), train.labels[indices]
-            if train.name == "cifar10":  # digits have no mirror images
-                images = torch.where(
-                    torch.rand(len(images), 1, 1, 1, device=images.device) < 0.5, images.flip(-1), images
-                )
             out = network.canonicalizer(images, augmentation.random(images))
             loss = et.alignment_loss(out)
             if labelled:

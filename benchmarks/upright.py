@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/upright.py --svhn FOLDER --minutes 60 --out upright.safetensors
 
-Half of each batch are photographs of CIFAR-10, mirrored at random, and half are house numbers of SVHN. Each is shown
+Half of each batch are photographs of CIFAR-10, and half are house numbers of SVHN. Each is shown
 through a small random warp, and the alignment loss trains a rotation layer to undo the warp. The learning rate follows
 the elapsed part of `--minutes`, so that training ends in time on any machine. The file is written at the end, with the
 share of held-out images whose canonical frame is right.
@@ -76,11 +76,8 @@ def main() -> None:
 
 
 def drawn(images: et.data.ImageSet, device: torch.device) -> Tensor:
-    """Return random training images, normalised. Photographs of CIFAR-10 are mirrored with probability one half."""
-    chosen = images.normalise(images.images[torch.randint(len(images), (HALF,))].to(device))
-    if images.name != "cifar10":
-        return chosen
-    return torch.where(torch.rand(HALF, 1, 1, 1, device=device) < 0.5, chosen.flip(-1), chosen)
+    """Return random training images, normalised."""
+    return images.normalise(images.images[torch.randint(len(images), (HALF,))].to(device))
 
 
 @torch.no_grad()
