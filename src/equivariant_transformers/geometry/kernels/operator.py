@@ -58,11 +58,15 @@ def sample(
     return result
 
 
+def _layout(images: Tensor) -> torch.memory_format:
+    """Return the memory format of `images`: channels last if the channels of a pixel are neighbours in memory."""
+    return torch.channels_last if images.shape[1] > 1 and images.stride(1) == 1 else torch.contiguous_format
+
+
 def _empty_like(images: Tensor, size: Size) -> Tensor:
     """Return an empty tensor `(B, C, *size)` in the memory format of `images`."""
-    together = images.shape[1] > 1 and images.stride(1) == 1
-    layout = torch.channels_last if together else torch.contiguous_format
-    return torch.empty((*images.shape[:2], *size), dtype=images.dtype, device=images.device, memory_format=layout)
+    shape = (*images.shape[:2], *size)
+    return torch.empty(shape, dtype=images.dtype, device=images.device, memory_format=_layout(images))
 
 
 def _results(images: Tensor, size: Size, wants_valid: bool) -> tuple[Tensor, Tensor]:
@@ -128,11 +132,10 @@ def _by_operations(
     outside = 0.0 if fill is None else fill[:, :, None, None]
     target = Target(grid, size, frame, wants_valid, mask)
     result, valid = by_operations((matrices,), images, target, fill=outside)
-    layout = torch.channels_last if images.shape[1] > 1 and images.stride(1) == 1 else torch.contiguous_format
     shape = (images.shape[0], *size)
-    return result.contiguous(memory_format=layout), images.new_empty(0, dtype=torch.bool) if valid is None else (
-        valid.expand(shape).contiguous()
-    )
+    return result.contiguous(memory_format=_layout(images)), images.new_empty(
+        0, dtype=torch.bool
+    ) if valid is None else (valid.expand(shape).contiguous())
 
 
 def _backward_by_kernel(
@@ -148,11 +151,10 @@ def _backward_by_kernel(
 ) -> tuple[Tensor, Tensor, Tensor]:
     from equivariant_transformers.geometry.kernels import sampling
 
-    layout = torch.channels_last if images.shape[1] > 1 and images.stride(1) == 1 else torch.contiguous_format
     dtype = coordinate_dtype((matrices,), images)
     spread = _empty_like(images, (images.shape[2], images.shape[3])).to(dtype).zero_() if for_images else None
     matrix_sums, fill_sums = sampling.backward(
-        gradient.contiguous(memory_format=layout),
+        gradient.contiguous(memory_format=_layout(images)),
         images,
         _rows_together(matrices),
         None if points is None else points.contiguous(),
