@@ -90,6 +90,7 @@ def folder_of(count, path):
         (3, ()),
         (6, ()),
         *(pytest.param(n, o, marks=pytest.mark.cuda) for n in (6, 60, 600) for o in ((), ("--compile",))),
+        pytest.param(60, ("--memory", "0.0001"), marks=pytest.mark.cuda),  # streamed from disk
     ],
 )
 def test_a_folder_of_any_size_trains_and_evaluates(count, options, tmp_path, capsys):

@@ -105,7 +105,7 @@ def audit_images(
     size, limits = (validation.images.shape[-2], validation.images.shape[-1]), frame_limits(augmentation)
     least, most = _AUDITED
     count = max(least, min(most, _AUDITED_PIXELS // (size[0] * size[1])))
-    images = validation.normalise(validation.images[:count])
+    images = validation.normalise(validation.images[:count]).to(validation.labels.device)
     return fixed_frame_rows(stack, images, size, limits), stack_frames(stack, images, size, limits, modulo)
 
 

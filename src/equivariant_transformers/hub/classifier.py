@@ -205,10 +205,11 @@ class Classifier(nn.Module):
         self.card = card
         self.augmentation = Augmentation(parse_max_theta(card.config.augment))
         self.tta = card.config.tta
-        for name, values in zip(("scale", "shift"), scale_and_shift(card.mean, card.std), strict=True):
+        device = next(module.parameters()).device
+        for name, values in zip(("scale", "shift"), scale_and_shift(card.mean, card.std, device), strict=True):
             self.register_buffer(name, values.clone(), persistent=False)  # not parts of one tensor
         for name in ("target_mean", "target_std"):
-            self.register_buffer(name, torch.tensor(getattr(card, name)), persistent=False)
+            self.register_buffer(name, torch.tensor(getattr(card, name), device=device), persistent=False)
 
     @property
     def task(self) -> Task:
