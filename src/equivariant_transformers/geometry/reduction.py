@@ -37,7 +37,9 @@ class Pyramid:
         finer = max(max(self.images.shape[-2:]) / min(grid.shape[-3:-1]), 1.0)
         level = math.floor(math.log2(finer))
         while len(self._smoothed) <= level:
-            self._smoothed.append(smooth(self._smoothed[-1], len(self._smoothed)))
+            finest = len(self._smoothed) == 1
+            before = self._smoothed[-1] if self.mask is None or not finest else _continued(self.images, self.mask)
+            self._smoothed.append(smooth(before, len(self._smoothed)))
         return self._smoothed[level]
 
     def reduced(self) -> tuple[Pyramid, Warp]:
@@ -65,6 +67,22 @@ def reduce(images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None, 
     if mask is not None:
         mask = F.max_pool2d((~mask).to(images.dtype), block, ceil_mode=True) == 0
     return smaller, mask, _to_reduced(size, block, images.device)
+
+
+def _continued(images: Tensor, mask: Tensor) -> Tensor:
+    """Return `images` with the pixels around the bounding box of the mask `(B, 1, H, W)` replaced by its border pixels.
+
+    A picture is then smoothed up to its border in the same way with and without padding.
+    """
+    for axis, other in ((-2, -1), (-1, -2)):
+        shown = mask.any(other, keepdim=True)  # (B, 1, H, 1) or (B, 1, 1, W)
+        count = shown.shape[axis]
+        first = shown.to(images.dtype).argmax(axis, keepdim=True)
+        last = count - 1 - shown.flip(axis).to(images.dtype).argmax(axis, keepdim=True)
+        places = torch.arange(count, device=images.device)
+        places = (places[:, None] if axis == -2 else places).clamp(first, last)
+        images = images.gather(axis, places.expand_as(images))
+    return images
 
 
 def _to_reduced(size: Size, block: int, device: torch.device) -> Warp:

@@ -18,6 +18,7 @@ from equivariant_transformers.geometry.resampling import masked_fill, outside
 from equivariant_transformers.geometry.warp import Warp
 from equivariant_transformers.limits import MOST_ITERATIONS
 from equivariant_transformers.nn.canonicalization import Canonicalization
+from equivariant_transformers.nn.corners import can_lose_corners, cover_corners
 from equivariant_transformers.nn.layers import (
     ChartGrid,
     EquivariantTransformer,
@@ -179,11 +180,18 @@ class Canonicalized(nn.Module):
         return self.read(self.canonicalizer(images, start, mask))
 
     def read(self, out: Canonicalization) -> Tensor:
-        """Return the output of the backbone for the result of the canonicalizer."""
+        """Return the output of the backbone for the result of the canonicalizer.
+
+        In training behind a layer for photographs that turns images, half of the canonical images are shown without
+        corners: images that are turned back later lack them.
+        """
         if not isinstance(out, Canonicalization):
             raise TypeError(f"the canonicalizer must return a Canonicalization, got a {type(out).__name__}")
-        seen = out.image if self.chart is None else out.on(self.chart.grid).flatten(1, 2)  # sheets as channels
-        result: Tensor = self.backbone(seen)
+        points = None if self.chart is None else self.chart.grid
+        seen = out.image if points is None else out.on(points)
+        if self.training and can_lose_corners(out):
+            seen = cover_corners(seen, out, points)
+        result: Tensor = self.backbone(seen if points is None else seen.flatten(1, 2))  # sheets as channels
         return result
 
 

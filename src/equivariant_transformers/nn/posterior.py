@@ -18,6 +18,7 @@ from equivariant_transformers.nn.prediction import PoseReader, Prediction, check
 from equivariant_transformers.nn.window import distances, window
 
 _ROWS = 8  # rows of the chart that are left when one convolution reads them all
+_REPEATS = 2  # further convolutions after each one that halves the number of rows
 _PRIOR = 4.0  # log of the weight of pose 0 against a pose far away, without evidence
 _WIDTH = 1 / 16  # standard deviation of the prior, as a fraction of the range of the pose
 _SHARPNESS = 4.0  # power of the posterior whose centre is the pose: a compromise between its mean and its mode
@@ -132,14 +133,14 @@ class _Block(nn.Module):
 def _rows_to_profile(chart: Chart, in_channels: int, channels: int) -> nn.Sequential:
     """Return the network `(B, in_channels, H, W) -> (B, 2 * channels, 1, W)` for charts with one pose axis."""
     along = (chart.periodic[0], False)
-    rows = -(-chart.size[0] // 2)
-    blocks = [_Block(in_channels, channels, (5, 5), chart.periodic, stride=2)]
-    while rows > _ROWS:
-        before = channels if len(blocks) == 1 else 2 * channels
-        blocks.append(_Block(before, 2 * channels, (3, 3), chart.periodic, stride=2))
+    rows, features, blocks = chart.size[0], in_channels, []
+    while not blocks or rows > _ROWS:
+        before, features = features, 2 * channels if blocks else channels
+        kernel = (3, 3) if blocks else (5, 5)
+        blocks.append(_Block(before, features, kernel, chart.periodic, stride=2))
+        blocks += [_Block(features, features, (3, 3), chart.periodic) for _ in range(_REPEATS)]
         rows = -(-rows // 2)
-    before = channels if len(blocks) == 1 else 2 * channels
-    blocks.append(_Block(before, 2 * channels, (rows, 3), along, whole_rows=True))
+    blocks.append(_Block(features, 2 * channels, (rows, 3), along, whole_rows=True))
     blocks += [_Block(2 * channels, 2 * channels, (1, 9), along, dilation=step) for step in _steps(chart.size[1])]
     return nn.Sequential(*blocks)
 
