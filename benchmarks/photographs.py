@@ -1,11 +1,12 @@
 """Compare networks with and without layers on photographs: upright, turned by any angle, under strong homographies.
 
-    OMP_NUM_THREADS=1 python benchmarks/photographs.py cifar10 [--examples 10000] [--epochs 12] [--seeds 0 1 2]
-    OMP_NUM_THREADS=1 python benchmarks/photographs.py svhn --root FOLDER
-    OMP_NUM_THREADS=1 python benchmarks/photographs.py FOLDER [--size 32]
+    python benchmarks/photographs.py cifar10 [--examples 10000] [--epochs 30] [--seeds 0 1 2] [--fast]
+    python benchmarks/photographs.py svhn --root FOLDER
+    python benchmarks/photographs.py FOLDER [--size 32]
 
 FOLDER has one subfolder of upright pictures per class. Each network is a ResNet, trained with the same augmentation and
-number of epochs with and without layers. The rows:
+number of epochs with and without layers, as `et train` does it. On a GPU, the seeds of a row are trained side by side.
+The rows:
 
 - trained within 15 degrees of upright: no layers; a rotation layer, trained with the alignment loss beside the class
   loss;
@@ -31,17 +32,18 @@ from statistics import mean, stdev
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from consistency import put
 from torch import Tensor, nn
 
 import equivariant_transformers as et
+from equivariant_transformers.data import Splits
 from equivariant_transformers.data.files import atomic_write
 from equivariant_transformers.geometry.frame import pixel_centres
-from equivariant_transformers.models.resnet import resnet10, resnet18
 from equivariant_transformers.nn import Augmentation
+from equivariant_transformers.training import Config, train
+from equivariant_transformers.training.aligning import NO_NETWORK, make_alignment_job
+from equivariant_transformers.training.job import make_job
 
-NETWORKS = {"resnet10": resnet10, "resnet18": resnet18}
 STRONG = {"rotation": math.pi / 4, "x_shear": 0.4, "dilation": 0.2, "x_perspective": 0.3, "y_perspective": 0.3}
 AUGMENT = {
     "15": {"rotation": math.radians(15), "dilation": 0.1},
@@ -60,7 +62,7 @@ TITLES = {
 }
 ROWS = tuple(TITLES)
 TESTS = ("upright", "turned", "strong")
-BATCH, RATE, WEIGHT_DECAY, DROPOUT = 128, 3e-3, 0.05, 0.1
+FINAL_RATE = 0.02  # of the first learning rate
 
 
 def main() -> None:
@@ -71,42 +73,41 @@ def main() -> None:
         "--size", type=int, default=32, help="side in pixels to which the pictures of a folder are fitted"
     )
     parser.add_argument("--examples", type=int, default=10_000, help="largest number of training images")
-    parser.add_argument("--network", choices=NETWORKS, default="resnet10")
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--network", choices=("resnet10", "resnet18"), default="resnet10")
+    parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=ROWS)
     parser.add_argument("--test", type=int, help="largest number of test images; all by default")
     parser.add_argument("--out", type=Path, help="file of the runs; results/photographs_DATASET.json by default")
     parser.add_argument("--docs", type=Path, help="put the table into this page")
+    parser.add_argument("--fast", action="store_true", help="compile the networks, and train them in bfloat16")
     given = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    splits = load(given)
-    train, test = (part.to(device) for part in (splits.train, splits.test))
-    test = test.take(torch.arange(min(len(test), given.test or len(test))))
-    name = given.dataset if given.dataset in et.data.DATASETS else train.name
+    splits = Splits(*(part.to(device) for part in load(given)))
+    test = splits.test.take(torch.arange(min(len(splits.test), given.test or len(splits.test)), device=device))
+    name = given.dataset if given.dataset in et.data.DATASETS else test.name
     out = given.out or Path(f"results/photographs_{name}.json")
-    runs = json.loads(out.read_text())["runs"] if out.exists() else []
-    for seed in given.seeds:
-        finished: dict[str, et.Canonicalized] = {}
-        for row in given.rows:
-            begun = time.monotonic()
-            finished[row] = network = make(row, finished, seed, given.network, len(train.classes)).to(device)
-            if not row.startswith("upright"):
-                fit(network, train, Augmentation(AUGMENT[row.split()[1]]), given.epochs, seed, row)
-            entry: dict[str, Any] = {"dataset": name, "examples": len(train), "network": given.network}
+    finished: dict[str, list[et.Canonicalized]] = {}
+    for row in given.rows:
+        begun = time.monotonic()
+        finished[row] = networks = [network.to(device) for network in trained(row, given, splits, finished)]
+        seconds = round((time.monotonic() - begun) / len(networks))
+        runs = json.loads(out.read_text())["runs"] if out.exists() else []
+        for seed, network in zip(given.seeds, networks, strict=True):
+            entry: dict[str, Any] = {"dataset": name, "examples": len(splits.train), "network": given.network}
             entry |= {"epochs": given.epochs, "row": row, "seed": seed, "test images": len(test)}
             runs = [run for run in runs if any(run[field] != value for field, value in entry.items())]
-            entry |= {**errors(network, test), "seconds": round(time.monotonic() - begun)}
+            entry |= {**errors(network, test), "seconds": seconds, "fast": given.fast}
             runs.append(entry | {"device": str(device), "torch": torch.__version__})
             print(json.dumps(runs[-1]), flush=True)
-            with atomic_write(out) as file:
-                file.write((json.dumps({"runs": runs}, indent=1) + "\n").encode())
+        with atomic_write(out) as file:
+            file.write((json.dumps({"runs": runs}, indent=1) + "\n").encode())
     print(table(runs))
     if given.docs:
         put(given.docs, f"photographs-{name}", table(runs))
 
 
-def load(given: argparse.Namespace) -> et.data.Splits:
+def load(given: argparse.Namespace) -> Splits:
     """Return the data set of the command line."""
     if given.dataset not in et.data.DATASETS:
         splits = et.data.from_folder(given.dataset, size=given.size, channels=3)
@@ -115,46 +116,48 @@ def load(given: argparse.Namespace) -> et.data.Splits:
     return et.data.DATASETS[given.dataset].load(given.examples, root=given.root, **options)
 
 
-def make(
-    row: str, finished: dict[str, et.Canonicalized], seed: int, network: str = "resnet10", classes: int = 10
-) -> et.Canonicalized:
-    """Return the network of a row before training. Rows `frozen` and `upright` take over the backbone of the first."""
-    torch.manual_seed(seed)
+def trained(
+    row: str, given: argparse.Namespace, splits: Splits, finished: dict[str, list[et.Canonicalized]]
+) -> list[et.Canonicalized]:
+    """Return the networks of a row, one per seed. Rows `frozen` and `upright` take over the backbones of the first."""
+    kind = row.split()[0]
+    if kind == "upright":
+        return [et.Canonicalized(first.backbone, et.pretrained("upright")) for first in finished["none 15"]]
+    make = make_alignment_job if kind == "frozen" else make_job
+    jobs = [make(config(row, given, seed), splits) for seed in given.seeds]
+    train(
+        jobs,
+        report=lambda now: print(f"{row}: epoch {now.epoch} of {now.epochs}", flush=True) if not now.step else None,
+    )
+    modules = [job.module for job in jobs]
+    if kind == "frozen":
+        return [
+            et.Canonicalized(first.backbone, module.canonicalizer)
+            for first, module in zip(finished["none 15"], modules, strict=True)
+        ]
+    return modules
+
+
+def config(row: str, given: argparse.Namespace, seed: int) -> Config:
+    """Return the config of a row, which differs from that of the row without layers in the layers alone."""
     kind, training = row.split()
-    layers = [] if kind == "none" else ["rotation", "x_shear"] if training == "strong" else ["rotation"]
-    if kind in ("frozen", "upright"):
-        backbone = finished["none 15"].backbone.requires_grad_(False)
-    else:
-        backbone = NETWORKS[network](classes=classes, dropout=DROPOUT)
-    canonicalizer = et.pretrained("upright") if kind == "upright" else et.Canonicalizer(layers, in_channels=3)
-    return et.Canonicalized(backbone, canonicalizer)
-
-
-def fit(
-    network: et.Canonicalized, train: et.data.ImageSet, augmentation: Augmentation, epochs: int, seed: int, row: str
-) -> None:
-    """Train `network` with AdamW and one cycle of the learning rate."""
-    labelled = not row.startswith("frozen")
-    weights = [weight for weight in network.parameters() if weight.requires_grad]
-    steps = len(train) // BATCH
-    optimizer = torch.optim.AdamW(weights, lr=RATE, weight_decay=WEIGHT_DECAY)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=epochs * steps, pct_start=0.2)
-    torch.manual_seed(seed)
-    for epoch in range(epochs):
-        network.train()
-        total = 0.0
-        for indices in torch.randperm(len(train), device=train.labels.device)[: steps * BATCH].split(BATCH):
-            images, labels = train.normalise(train.images[indices]), train.labels[indices]
-            out = network.canonicalizer(images, augmentation.random(images))
-            loss = et.alignment_loss(out)
-            if labelled:
-                loss = loss + F.cross_entropy(network.read(out), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            total += loss.item()
-        print(f"{row}: epoch {epoch + 1} of {epochs}, loss {total / steps:.3f}", flush=True)
+    layers = () if kind == "none" else ("rotation", "x_shear") if training == "strong" else ("rotation",)
+    return Config(
+        dataset=given.dataset,
+        network=NO_NETWORK if kind == "frozen" else given.network,
+        layers=layers,
+        predictor="posterior",
+        augment=tuple(f"{name}={limit:g}" for name, limit in AUGMENT[training].items()),
+        alignment=1.0 if layers else 0.0,
+        dropout=0.1,
+        epochs=given.epochs,
+        warmup=min(2, given.epochs - 1),
+        lr_decay=FINAL_RATE ** (1 / given.epochs),
+        keep="last",
+        seed=seed,
+        precision="bfloat16" if given.fast else "float32",
+        compile=given.fast,
+    )
 
 
 @torch.no_grad()

@@ -1,73 +1,70 @@
 """Train the pretrained canonicalizer `upright` on CIFAR-10 and SVHN, without labels.
 
-    OMP_NUM_THREADS=1 python benchmarks/upright.py --svhn FOLDER --minutes 60 --out upright.safetensors
+    python benchmarks/upright.py --svhn FOLDER [--epochs 50] [--fast] --out upright.safetensors
 
-Half of each batch are photographs of CIFAR-10, and half are house numbers of SVHN. Each is shown
-through a small random warp, and the alignment loss trains a rotation layer to undo the warp. The learning rate follows
-the elapsed part of `--minutes`, so that training ends in time on any machine. The file is written at the end, with the
-share of held-out images whose canonical frame is right.
-
-The shipped file was trained before the predictor moved training images by small warps of its own; the augmentation
-here, which is in its card, contained them.
+The training images of both sets are shown through small random warps, and the alignment loss trains a rotation layer to
+undo the warps. The script prints the shares of held-out and of test images whose canonical frame is right, and writes
+the shares of test images into the card of the file.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import time
 from pathlib import Path
 
 import torch
-from photographs import in_circle
-from torch import Tensor
+from photographs import FINAL_RATE, in_circle
 
 import equivariant_transformers as et
+from equivariant_transformers.data import ImageSet, Splits
+from equivariant_transformers.data.imageset import statistics
 from equivariant_transformers.hub.canonicalizers import save_canonicalizer
-from equivariant_transformers.nn import Augmentation
+from equivariant_transformers.training import Config, train
+from equivariant_transformers.training.aligning import NO_NETWORK, make_alignment_job
 
 AUGMENT = {"rotation": 0.26, "dilation": 0.15, "hyperbolic_rotation": 0.1, "x_shear": 0.1}
 AUGMENT |= {"x_translation": 0.1, "y_translation": 0.1}
-RATE, WEIGHT_DECAY, HALF = 3e-3, 0.05, 64
 RIGHT = math.radians(20)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--svhn", type=Path, required=True, help="folder of the files of SVHN")
-    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--epochs", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--fast", action="store_true", help="compile the network, and train it in bfloat16")
     parser.add_argument("--out", type=Path, required=True, help="file of the canonicalizer")
     given = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     sets = {"cifar10": et.data.cifar10(), "svhn": et.data.svhn(root=given.svhn, accept_other_files=True)}
-    torch.manual_seed(given.seed)
-    canonicalizer = et.Canonicalizer(["rotation"], in_channels=3).to(device)
-    augmentation = Augmentation(AUGMENT)
-    optimizer = torch.optim.AdamW(canonicalizer.parameters(), lr=RATE, weight_decay=WEIGHT_DECAY)
-    begun, steps, told, total = time.monotonic(), 0, 1, 0.0
-    while (elapsed := (time.monotonic() - begun) / 60 / given.minutes) < 1:
-        optimizer.param_groups[0]["lr"] = RATE * min(1, elapsed / 0.05) * (1 + math.cos(math.pi * elapsed)) / 2 + 1e-6
-        images = torch.cat([drawn(part.train, device) for part in sets.values()])
-        loss = et.alignment_loss(canonicalizer(images, augmentation.random(images)))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        steps, total = steps + 1, total + loss.item()
-        if steps % 500 == 0:
-            print(f"{elapsed:.0%}: step {steps}, loss {total / 500:.3f}", flush=True)
-            total = 0.0
-        if elapsed > told * 0.1:
-            told += 1
-            print({name: measured(canonicalizer, part.validation, device) for name, part in sets.items()}, flush=True)
-            canonicalizer.train()
+    config = Config(
+        dataset="+".join(sets),
+        network=NO_NETWORK,
+        layers=("rotation",),
+        predictor="posterior",
+        augment=tuple(f"{name}={limit:g}" for name, limit in AUGMENT.items()),
+        alignment=1.0,
+        epochs=given.epochs,
+        batch_size=256,
+        warmup=min(2, given.epochs - 1),
+        lr_decay=FINAL_RATE ** (1 / given.epochs),
+        keep="last",
+        seed=given.seed,
+        precision="bfloat16" if given.fast else "float32",
+        compile=given.fast,
+    )
+    job = make_alignment_job(config, Splits(*(joined(parts, device) for parts in zip(*sets.values(), strict=True))))
+    train([job], report=lambda now: print(now.epoch, now.history[-1:], flush=True) if not now.step else None)
+    canonicalizer = job.module.canonicalizer
+    held = {name: measured(canonicalizer, part.validation, device) for name, part in sets.items()}
     shares = {name: measured(canonicalizer, part.test, device) for name, part in sets.items()}
-    print(steps, shares)
+    print({"held out": held, "test": shares})
     training = {
         "data": ["cifar10", "svhn (rebuilt from format 1)"],
         "images": [len(part.train) for part in sets.values()],
-        "steps": steps,
-        "batch_size": 2 * HALF,
+        "epochs": given.epochs,
+        "batch_size": config.batch_size,
         "augment": AUGMENT,
         "seed": given.seed,
         "test": shares,
@@ -75,9 +72,12 @@ def main() -> None:
     save_canonicalizer(canonicalizer.cpu(), given.out, training)
 
 
-def drawn(images: et.data.ImageSet, device: torch.device) -> Tensor:
-    """Return random training images, normalised."""
-    return images.normalise(images.images[torch.randint(len(images), (HALF,))].to(device))
+def joined(parts: tuple[ImageSet, ...], device: torch.device) -> ImageSet:
+    """Return the images of several sets as one set, on `device`."""
+    images = torch.cat([part.images for part in parts])
+    mean, std = statistics(images)
+    labels = torch.zeros(len(images), dtype=torch.long)
+    return ImageSet(images=images, labels=labels, name="photographs", mean=mean, std=std).to(device)
 
 
 @torch.no_grad()

@@ -55,7 +55,6 @@ def test_pictures_of_a_folder(photographs, monkeypatch, tmp_path, capsys):
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{number}.png")
     command = ["photographs.py", str(tmp_path / "pets"), "--size", "16", "--epochs", "1", "--rows", "none 15"]
-    monkeypatch.setitem(photographs["fit"].__globals__, "BATCH", 16)
     monkeypatch.setattr(sys, "argv", [*command, "--out", str(tmp_path / "runs.json")])
     photographs["main"]()
     (run,) = json.loads((tmp_path / "runs.json").read_text())["runs"]
@@ -64,13 +63,23 @@ def test_pictures_of_a_folder(photographs, monkeypatch, tmp_path, capsys):
 
 
 def test_the_backbone_of_the_frozen_row_does_not_change(photographs):
-    torch.manual_seed(0)
-    finished = {"none 15": photographs["make"]("none 15", {}, 0)}
-    before = {name: weight.clone() for name, weight in finished["none 15"].backbone.state_dict().items()}
-    network = photographs["make"]("frozen 15", finished, 0)
-    photographs["fit"](network, few(128, 0), et.Augmentation({"rotation": 0.2}), 1, 0, "frozen 15")
+    given = SimpleNamespace(dataset="cifar10", network="resnet10", epochs=1, seeds=[0], fast=False)
+    splits = Splits(few(128, 0), few(10, 1), few(20, 2))
+    finished = {"none 15": photographs["trained"]("none 15", given, splits, {})}
+    (first,) = finished["none 15"]
+    before = {name: weight.clone() for name, weight in first.backbone.state_dict().items()}
+    (network,) = photographs["trained"]("frozen 15", given, splits, finished)
+    assert network.backbone is first.backbone
     assert all(torch.equal(before[name], weight) for name, weight in network.backbone.state_dict().items())
     assert network.canonicalizer.layers[0].predictor.head.weight.abs().sum() > 0
+
+
+def test_networks_with_and_without_layers_differ_in_the_layers_alone(photographs):
+    given = SimpleNamespace(dataset="cifar10", network="resnet10", epochs=2, fast=False)
+    for training in photographs["AUGMENT"]:
+        none, layer = (photographs["config"](f"{kind} {training}", given, 0) for kind in ("none", "layer"))
+        assert none == layer.replace(layers=(), alignment=0.0)
+        assert layer.layers
 
 
 @pytest.mark.parametrize("dataset", ["cifar10", "svhn"])
