@@ -57,6 +57,7 @@ def main() -> None:
     job = make_alignment_job(config, Splits(*(joined(parts, device) for parts in zip(*sets.values(), strict=True))))
     train([job], report=lambda now: print(now.epoch, now.history[-1:], flush=True) if not now.step else None)
     canonicalizer = job.module.canonicalizer
+    save_canonicalizer(canonicalizer, given.out, {"data": [*sets]})  # the measurement follows
     held = {name: measured(canonicalizer, part.validation, device) for name, part in sets.items()}
     shares = {name: measured(canonicalizer, part.test, device) for name, part in sets.items()}
     print({"held out": held, "test": shares})
@@ -92,7 +93,7 @@ def measured(
     theta = (2 * torch.rand(count, generator=torch.Generator().manual_seed(1)) - 1).mul(math.pi).to(device)
     stay = back = 0
     for indices in torch.arange(min(count, len(images))).split(500):
-        upright = images.normalise(images.images[indices].to(device))
+        upright = images.normalise(images.images[indices]).to(device)
         turn = et.Warp.projective(et.group("rotation").matrix(theta[indices]))
         turned = in_circle(turn.image(upright, mode="bicubic", padding="border"))
         stay += int((canonicalizer(upright).pose[:, 0].abs() < RIGHT).sum())
