@@ -63,10 +63,10 @@ def _layout(images: Tensor) -> torch.memory_format:
     return torch.channels_last if images.shape[1] > 1 and images.stride(1) == 1 else torch.contiguous_format
 
 
-def _empty_like(images: Tensor, size: Size) -> Tensor:
-    """Return an empty tensor `(B, C, *size)` in the memory format of `images`."""
+def _empty_like(images: Tensor, size: Size, dtype: torch.dtype | None = None) -> Tensor:
+    """Return an empty tensor `(B, C, *size)` in the memory format of `images`, and by default of their dtype."""
     shape = (*images.shape[:2], *size)
-    return torch.empty(shape, dtype=images.dtype, device=images.device, memory_format=_layout(images))
+    return torch.empty(shape, dtype=dtype or images.dtype, device=images.device, memory_format=_layout(images))
 
 
 def _results(images: Tensor, size: Size, wants_valid: bool) -> tuple[Tensor, Tensor]:
@@ -102,7 +102,7 @@ def _by_kernel(
 
     result, valid = _results(images, size, wants_valid)
     if mask is not None:
-        mask = mask.expand(images.shape[0], -1, -1, -1)
+        mask = mask.contiguous().expand(images.shape[0], -1, -1, -1)
     sampling.forward(
         images,
         _rows_together(matrices),
@@ -152,7 +152,7 @@ def _backward_by_kernel(
     from equivariant_transformers.geometry.kernels import sampling
 
     dtype = coordinate_dtype((matrices,), images)
-    spread = _empty_like(images, (images.shape[2], images.shape[3])).to(dtype).zero_() if for_images else None
+    spread = _empty_like(images, (images.shape[2], images.shape[3]), dtype).zero_() if for_images else None
     matrix_sums, fill_sums = sampling.backward(
         gradient.contiguous(memory_format=_layout(images)),
         images,
