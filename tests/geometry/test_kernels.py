@@ -101,6 +101,23 @@ def test_pictures(dtype, layout, channels, size):
     compare(images, matrix, target(images, size=size), fill)
 
 
+@pytest.mark.parametrize(("layout", "channels"), [("planes", 1), ("channels last", 3), ("channels last", 4)])
+@pytest.mark.parametrize("size", [None, (64, 96)])
+def test_tiles_wholly_inside(layout, channels, size):
+    images = pictures(1, channels, 70, 100, layout=layout)
+    turn = et.group("rotation").matrix(torch.tensor([0.2])) @ et.group("x_perspective").matrix(torch.tensor([0.1]))
+    mask = (pictures(1, 1, 70, 100, seed=3) > 0.1).to(DEVICE)
+    where = target(images, size=size, wants_valid=True, mask=mask)
+    compare(images, turn.to(DEVICE), where, pictures(1, channels, 1, 1, seed=5))
+
+
+def test_modes_of_torch_see_the_operator():
+    images, matrix = pictures(2, 3, 5, 6), matrices(2)
+    with torch._subclasses.FakeTensorMode() as mode:
+        result = sampler.sample((mode.from_tensor(matrix),), mode.from_tensor(images), target(images))[0]
+    assert isinstance(result, torch._subclasses.FakeTensor)
+
+
 @pytest.mark.parametrize("share", [False, True])
 def test_masks(share):
     images = pictures(3, 2, 12, 18)

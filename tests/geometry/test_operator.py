@@ -119,29 +119,26 @@ def test_no_kernel_is_chosen_without_a_gpu():
 
 
 POINTERS = {"matrices": "fp32", "points": "fp32", "fill": "fp32", "mask": "i1", "valid": "i1"}
-STRIDES = {
-    True: ("stride_c", "result_c", "gradient_c", "out_c"),
-    False: ("stride_w", "result_p", "gradient_p", "out_w"),
-}
+SUMS = ("image_gradient", "matrix_sums", "fill_sums")
 
 
 @NEEDS_COMPILER
-@pytest.mark.parametrize("together", [False, True], ids=["planes", "channels last"])
+@pytest.mark.parametrize(("together", "block"), [(False, 1), (True, 1), (True, 4)], ids=["planes", "three", "four"])
 @pytest.mark.parametrize(("dtype", "wide"), [("fp32", "fp32"), ("bf16", "fp32"), ("fp64", "fp64")])
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
-def test_kernels_compile_for_a_gpu(dtype, wide, together, backward):
+def test_kernels_compile_for_a_gpu(dtype, wide, together, block, backward):
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     from equivariant_transformers.geometry.kernels import sampling
 
-    kernel = sampling._backward if backward else sampling._forward
-    block = 4 if together else 1
-    constants = {"group": 3, "channel_block": block, "tile_width": 16, "pixels": 512 // block, "threshold": 0.999}
-    constants |= {"compute": triton.language.dtype(wide), "epsilon": 1e-7, "big": wide == "fp64", "keep": True}
-    constants |= dict.fromkeys(STRIDES[together], 1)
-    pointers = {**POINTERS, **dict.fromkeys(("image_gradient", "sums"), wide)}
+    kernel = sampling.backward_kernel if backward else sampling.forward_kernel
+    constants = {"together": together, "count": 3 // block or 1, "block": block, "threshold": 0.999}
+    constants |= {"tile_width": sampling.TILE_WIDTH, "patch_width": sampling.PATCH_WIDTH, "strips": sampling.STRIPS}
+    constants |= {"pixels": 32 * sampling.WARPS, "compute": triton.language.dtype(wide), "epsilon": 1e-7}
+    constants |= {"big": wide == "fp64", "keep": True, "stride_c" if together else "stride_w": 1}
+    pointers = {**POINTERS, **dict.fromkeys(SUMS, wide)}
     pointers |= dict.fromkeys(("images", "result", "gradient"), dtype)
     signature, given, attributes = {}, {}, {}
     for place, name in enumerate(kernel.arg_names):
@@ -151,10 +148,13 @@ def test_kernels_compile_for_a_gpu(dtype, wide, together, backward):
             signature[name], given[name] = "constexpr", constants.get(name, name != "on_points")
         else:
             signature[name] = "i32"
-        if signature[name] != "constexpr":
+        if name in pointers:
             attributes[(place,)] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, given, attributes)
-    assembly = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4}).asm["ptx"]
+    assembly = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": sampling.WARPS}).asm[
+        "ptx"
+    ]
     assert "st.local" not in assembly  # nothing is spilled by the compiler of Triton
-    if not backward and not together and dtype == "fp32":
-        assert "st.global.v4" in assembly  # four neighbouring samples are stored at once
+    if block == 4 and dtype == "fp32":  # four channels are read, and written or added, at once
+        assert "ld.global.v4" in assembly
+        assert ("add.v4.f32" if backward else "st.global.v4") in assembly

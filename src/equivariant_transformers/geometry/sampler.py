@@ -110,8 +110,8 @@ def _in_one_kernel(
     elif fill != 0:
         fill = images.new_full((1, 1), fill, dtype=coordinate_dtype(steps, images))
     result, valid = operator.sample(
-        images.expand(batch, -1, -1, -1),
-        matrix.expand(batch, 3, 3),
+        images if images.shape[0] == batch else images.expand(batch, -1, -1, -1),
+        matrix if matrix.shape[0] == batch and matrix.ndim == 3 else matrix.expand(batch, 3, 3),
         None if points is None else points.reshape(-1, 2),
         fill.expand(batch, images.shape[1]) if isinstance(fill, Tensor) else None,
         mask,
@@ -120,6 +120,6 @@ def _in_one_kernel(
         wants_valid,
     )
     if points is None:
-        return result, valid if wants_valid else None
+        return result, valid
     shape = points.shape[:-1]
-    return result.reshape(*result.shape[:2], *shape), valid.reshape(-1, *shape) if wants_valid else None
+    return result.reshape(*result.shape[:2], *shape), None if valid is None else valid.reshape(-1, *shape)

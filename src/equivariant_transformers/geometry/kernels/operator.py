@@ -7,10 +7,13 @@ either.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import Parameter
 
 from equivariant_transformers.geometry import kernels
 from equivariant_transformers.geometry.frame import Size
@@ -38,7 +41,7 @@ def sample(
     size: Size,
     frame: Size,
     wants_valid: bool,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """Sample `images` `(B, C, H, W)` bilinearly through `matrices` `(B, 3, 3)`, as `(B, C, *size)`.
 
     Args:
@@ -49,13 +52,29 @@ def sample(
         mask: mask `(B, 1, H, W)` of the pixels that show the picture; None if all do.
         size: rows and columns of the output.
         frame: size of a picture whose `extent` the images span.
-        wants_valid: whether to return the mask `(B, *size)` of the samples inside the images and inside `mask`. If not,
-            the second result is empty.
+        wants_valid: whether to return the mask `(B, *size)` of the samples inside the images and inside `mask`.
     """
-    result: tuple[Tensor, Tensor] = torch.ops.equivariant_transformers.sample(
-        images, matrices, points, fill, mask, size, frame, wants_valid
+    arguments = (images, matrices, points, fill, mask, size, frame, wants_valid)
+    tensors = arguments[:5]
+    # The dispatcher of torch takes longer than a small kernel, so it is called only where something else watches.
+    if not (images.device.type in kernels.DEVICES and _is_unwatched(tensors)):
+        result, valid = torch.ops.equivariant_transformers.sample(*arguments)
+    elif torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
+        result, valid = _Sample.apply(*arguments)
+    else:
+        result, valid = _by_kernel(*arguments)
+    return result, valid if wants_valid else None
+
+
+def _is_unwatched(tensors: Iterable[Tensor | None]) -> bool:
+    """Return True if no tracing, mode or subclass follows operations on these tensors, but at most gradients."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._get_tracing_state() is not None
+        or forward_ad._current_level >= 0
+        or any(tensor is not None and type(tensor) not in (Tensor, Parameter) for tensor in tensors)
     )
-    return result
 
 
 def _layout(images: Tensor) -> torch.memory_format:
@@ -63,13 +82,14 @@ def _layout(images: Tensor) -> torch.memory_format:
     return torch.channels_last if images.shape[1] > 1 and images.stride(1) == 1 else torch.contiguous_format
 
 
-def _empty_like(images: Tensor, size: Size) -> Tensor:
-    """Return an empty tensor `(B, C, *size)` in the memory format of `images`."""
+def _empty_like(images: Tensor, size: Size, dtype: torch.dtype | None = None) -> Tensor:
+    """Return an empty tensor `(B, C, *size)` in the memory format of `images`, and by default of their dtype."""
     shape = (*images.shape[:2], *size)
-    return torch.empty(shape, dtype=images.dtype, device=images.device, memory_format=_layout(images))
+    return torch.empty(shape, dtype=dtype or images.dtype, device=images.device, memory_format=_layout(images))
 
 
 def _results(images: Tensor, size: Size, wants_valid: bool) -> tuple[Tensor, Tensor]:
+    """Return empty tensors for the samples and for the mask of those inside, which has no pixels if not wanted."""
     shape = (images.shape[0], *size) if wants_valid else (0,)
     return _empty_like(images, size), torch.empty(shape, dtype=torch.bool, device=images.device)
 
@@ -102,7 +122,7 @@ def _by_kernel(
 
     result, valid = _results(images, size, wants_valid)
     if mask is not None:
-        mask = mask.expand(images.shape[0], -1, -1, -1)
+        mask = mask.contiguous().expand(images.shape[0], -1, -1, -1)
     sampling.forward(
         images,
         _rows_together(matrices),
@@ -152,7 +172,7 @@ def _backward_by_kernel(
     from equivariant_transformers.geometry.kernels import sampling
 
     dtype = coordinate_dtype((matrices,), images)
-    spread = _empty_like(images, (images.shape[2], images.shape[3])).to(dtype).zero_() if for_images else None
+    spread = _empty_like(images, (images.shape[2], images.shape[3]), dtype).zero_() if for_images else None
     matrix_sums, fill_sums = sampling.backward(
         gradient.contiguous(memory_format=_layout(images)),
         images,
@@ -205,12 +225,28 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) 
 
 def _differentiate(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     for_images, for_matrices, _for_points, for_fill = ctx.needs_input_grad[:4]
-    found = torch.ops.equivariant_transformers.sample_backward(
-        gradient, *ctx.saved_tensors, ctx.frame, for_images, for_matrices, for_fill
-    )
+    saved = (gradient, *ctx.saved_tensors)
+    alone = gradient.device.type in kernels.DEVICES and _is_unwatched(saved) and not torch.is_grad_enabled()
+    function = _backward_by_kernel if alone else torch.ops.equivariant_transformers.sample_backward
+    found = function(*saved, ctx.frame, for_images, for_matrices, for_fill)  # type: ignore[call-arg]
     wanted = (for_images, for_matrices, for_fill)
     images, matrices, fill = (part if asked else None for part, asked in zip(found, wanted, strict=True))
     return images, matrices, None, fill, None, None, None, None
+
+
+class _Sample(torch.autograd.Function):
+    """The operator with its gradient, without the dispatcher of torch."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        output = _by_kernel(*inputs)
+        ctx.mark_non_differentiable(output[1])
+        _remember(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, valid: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _differentiate(ctx, gradient, valid)
 
 
 torch.library.register_autograd(_NAME, _differentiate, setup_context=_remember, lib=_library)

@@ -1,12 +1,17 @@
-"""Kernels that sample images through one homography per image, without a grid in memory.
+"""Launches of the kernels that sample images, forward and backward.
 
-A program computes a tile of output pixels of one image, in all channels. It maps the pixels, reads the four neighbours
-of each position, and writes the samples. The backward kernel computes the positions again. The gradients of matrices
+A program computes a tile of output pixels of one image, strip by strip, one pixel per thread and up to eight channels.
+It maps the pixels, reads the four neighbours of each position, and writes the samples. Programs whose tile lies wholly
+inside the input skip all tests of borders. The backward kernel computes the positions again. The gradients of matrices
 and fill values are summed per tile, and the sums do not depend on the order in which programs finish. The gradient of
 the images is accumulated by atomic additions, as in `grid_sample`.
 """
 
 from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -14,245 +19,20 @@ import triton.language as tl
 from torch import Tensor
 
 from equivariant_transformers.geometry.kernels import on_device
-from equivariant_transformers.geometry.kernels.tiles import (
-    channel_numbers,
-    four_pixels,
-    neighbours,
-    output_pixels,
-    positions,
-)
+from equivariant_transformers.geometry.kernels.backward import backward_kernel
+from equivariant_transformers.geometry.kernels.forward import forward_kernel
 
-PIXELS = 512
-"""Number of output pixels in a tile, for images whose channels are separate planes."""
-ROW_BYTES = 64
-"""Size in bytes of a row of a tile: two sectors, so that stores are whole and rotated reads stay close together."""
 WARPS = 4
-"""Number of warps per program."""
-
-
-@triton.jit
-def _forward(
-    images,
-    matrices,
-    points,
-    fill,
-    mask,
-    result,
-    valid,
-    rows,
-    columns,
-    height,
-    width,
-    frame_height,
-    frame_width,
-    tiles,
-    tiles_across,
-    stride_n,
-    stride_c,
-    stride_h,
-    stride_w,
-    stride_matrix,
-    fill_n,
-    fill_c,
-    mask_n,
-    mask_h,
-    mask_w,
-    result_n,
-    result_c,
-    result_p,
-    channels,
-    group: tl.constexpr,
-    channel_block: tl.constexpr,
-    tile_width: tl.constexpr,
-    pixels: tl.constexpr,
-    on_points: tl.constexpr,
-    keep: tl.constexpr,
-    has_fill: tl.constexpr,
-    has_mask: tl.constexpr,
-    wants_valid: tl.constexpr,
-    threshold: tl.constexpr,
-    compute: tl.constexpr,
-    epsilon: tl.constexpr,
-    big: tl.constexpr,
-):
-    batch, _tile_number, row, column, exists = output_pixels(
-        rows, columns, tiles, tiles_across, tile_width, pixels, big
-    )
-    _x, _y, _u, _v, _du, _dv, across, down, _visible, inside, fixed = positions(
-        matrices + batch * stride_matrix,
-        points,
-        row,
-        column,
-        exists,
-        rows,
-        columns,
-        height,
-        width,
-        frame_height,
-        frame_width,
-        on_points,
-        keep,
-        compute,
-        epsilon,
-    )
-    place = row * columns + column
-    if wants_valid:
-        if has_mask:
-            corner, has_a, has_b, has_c, has_d, s, t = neighbours(
-                across, down, exists, height, width, mask_h, mask_w, big
-            )
-            a, b, c, d = four_pixels(
-                mask + batch * mask_n, corner, has_a, has_b, has_c, has_d, mask_h, mask_w, 0.0, compute
-            )
-            share = (1 - t) * ((1 - s) * a + s * b) + t * ((1 - s) * c + s * d)
-            inside = inside & (tl.sum(share, 1) > threshold)
-        tl.store(valid + batch * rows * columns + place, inside, mask=exists)
-    corner, has_a, has_b, has_c, has_d, s, t = neighbours(across, down, exists, height, width, stride_h, stride_w, big)
-    for start in tl.static_range(0, group, channel_block):
-        channel = channel_numbers(start, group, channel_block, big)
-        real = channel < channels
-        outside = tl.zeros((1, channel_block), compute)
-        if has_fill:
-            outside = tl.load(fill + batch * fill_n + channel * fill_c, mask=real, other=0.0).to(compute)
-        a, b, c, d = four_pixels(
-            images + batch * stride_n + channel * stride_c,
-            corner,
-            has_a & real,
-            has_b & real,
-            has_c & real,
-            has_d & real,
-            stride_h,
-            stride_w,
-            outside,
-            compute,
-        )
-        value = (1 - t) * ((1 - s) * a + s * b) + t * ((1 - s) * c + s * d)
-        if keep:
-            value = tl.where(fixed[:, None], a, value)
-        where = result + batch * result_n + channel * result_c + place[:, None] * result_p
-        tl.store(where, value.to(result.dtype.element_ty), mask=exists[:, None] & real)
-
-
-@triton.jit
-def _backward(
-    gradient,
-    images,
-    matrices,
-    points,
-    fill,
-    image_gradient,
-    sums,
-    rows,
-    columns,
-    height,
-    width,
-    frame_height,
-    frame_width,
-    tiles,
-    tiles_across,
-    gradient_n,
-    gradient_c,
-    gradient_p,
-    stride_n,
-    stride_c,
-    stride_h,
-    stride_w,
-    stride_matrix,
-    fill_n,
-    fill_c,
-    out_n,
-    out_c,
-    out_h,
-    out_w,
-    channels,
-    group: tl.constexpr,
-    channel_block: tl.constexpr,
-    tile_width: tl.constexpr,
-    pixels: tl.constexpr,
-    on_points: tl.constexpr,
-    keep: tl.constexpr,
-    has_fill: tl.constexpr,
-    for_images: tl.constexpr,
-    for_matrices: tl.constexpr,
-    for_fill: tl.constexpr,
-    compute: tl.constexpr,
-    epsilon: tl.constexpr,
-    big: tl.constexpr,
-):
-    batch, tile, row, column, exists = output_pixels(rows, columns, tiles, tiles_across, tile_width, pixels, big)
-    x, y, u, v, per_u, per_v, across, down, visible, _inside, _fixed = positions(
-        matrices + batch * stride_matrix,
-        points,
-        row,
-        column,
-        exists,
-        rows,
-        columns,
-        height,
-        width,
-        frame_height,
-        frame_width,
-        on_points,
-        keep,
-        compute,
-        epsilon,
-    )
-    corner, has_a, has_b, has_c, has_d, s, t = neighbours(across, down, exists, height, width, stride_h, stride_w, big)
-    target, _a, _b, _c, _d, _s, _t = neighbours(across, down, exists, height, width, out_h, out_w, big)
-    place = row * columns + column
-    along_x = tl.zeros((pixels,), compute)
-    along_y = tl.zeros((pixels,), compute)
-    # A row of partial sums for each entry of the matrix in each group of channels, then a row for each channel.
-    groups = tl.num_programs(1)
-    sums += batch * (9 * groups + channels) * tiles + tile
-    for start in tl.static_range(0, group, channel_block):
-        channel = channel_numbers(start, group, channel_block, big)
-        real = channel < channels
-        where = gradient + batch * gradient_n + channel * gradient_c + place[:, None] * gradient_p
-        g = tl.load(where, mask=exists[:, None] & real, other=0.0).to(compute)
-        if for_matrices:
-            outside = tl.zeros((1, channel_block), compute)
-            if has_fill:
-                outside = tl.load(fill + batch * fill_n + channel * fill_c, mask=real, other=0.0).to(compute)
-            a, b, c, d = four_pixels(
-                images + batch * stride_n + channel * stride_c,
-                corner,
-                has_a & real,
-                has_b & real,
-                has_c & real,
-                has_d & real,
-                stride_h,
-                stride_w,
-                outside,
-                compute,
-            )
-            along_x += tl.sum(g * ((1 - t) * (b - a) + t * (d - c)), 1)
-            along_y += tl.sum(g * ((1 - s) * (c - a) + s * (d - b)), 1)
-        upper, lower = (1 - t) * g, t * g
-        if for_images:
-            to = image_gradient + batch * out_n + channel * out_c + target
-            tl.atomic_add(to, (1 - s) * upper, mask=has_a & real, sem="relaxed")
-            tl.atomic_add(to + out_w, s * upper, mask=has_b & real, sem="relaxed")
-            tl.atomic_add(to + out_h, (1 - s) * lower, mask=has_c & real, sem="relaxed")
-            tl.atomic_add(to + out_h + out_w, s * lower, mask=has_d & real, sem="relaxed")
-        if for_fill:
-            rest = tl.where(has_a, 0.0, (1 - s) * upper) + tl.where(has_b, 0.0, s * upper)
-            rest += tl.where(has_c, 0.0, (1 - s) * lower) + tl.where(has_d, 0.0, s * lower)
-            tl.store(sums + (9 * groups + channel) * tiles, tl.sum(rest, 0)[None, :], mask=real)
-    if for_matrices:
-        seen = exists & visible
-        du, dv = tl.where(seen, along_x * per_u, 0.0), tl.where(seen, along_y * per_v, 0.0)
-        dw = tl.where(seen, -(du * u + dv * v), 0.0)
-        sums += 9 * tl.program_id(1) * tiles
-        tl.store(sums, tl.sum(du * x))
-        tl.store(sums + 1 * tiles, tl.sum(du * y))
-        tl.store(sums + 2 * tiles, tl.sum(du))
-        tl.store(sums + 3 * tiles, tl.sum(dv * x))
-        tl.store(sums + 4 * tiles, tl.sum(dv * y))
-        tl.store(sums + 5 * tiles, tl.sum(dv))
-        tl.store(sums + 6 * tiles, tl.sum(dw * x))
-        tl.store(sums + 7 * tiles, tl.sum(dw * y))
-        tl.store(sums + 8 * tiles, tl.sum(dw))
+"""Number of warps per program. A strip has one pixel per thread."""
+STRIPS = 8
+"""Number of strips in a tile."""
+TILE_WIDTH = 32
+"""Number of columns of a tile."""
+PATCH_WIDTH = 16
+"""Number of columns of the pixels of a warp. Beside each other, patches fill a strip: a strip has no fewer rows."""
+CHANNELS = 8
+"""Largest number of channels in a program."""
+_NONE = (0, 0)  # strides of no fill value
 
 
 def forward(
@@ -268,32 +48,14 @@ def forward(
 ) -> None:
     """Write the samples of `images` `(B, C, H, W)` to `result` `(B, C, h, w)`, see `operator.sample`.
 
-    The mask `(B, h, w)` of samples inside the images, and where `mask` is above `threshold`, is written to `valid`.
+    `result` is contiguous or channels last. The mask `(B, h, w)` of samples inside the images, and where the contiguous
+    `mask` is above `threshold`, is written to `valid`.
     """
-    launch = _Launch(images, result)
-    with on_device(images):
-        _forward[launch.programs](
-            images,
-            matrices,
-            points,
-            fill,
-            mask,
-            result,
-            valid,
-            *launch.sizes,
-            *frame,
-            *launch.tiles,
-            *images.stride(),
-            matrices.stride(0),
-            *_strides(fill, 0, 1),
-            *_strides(mask, 0, 2, 3),
-            *_strides(result, 0, 1, 3),
-            **launch.options(images, matrices, points),
-            has_fill=fill is not None,
-            has_mask=mask is not None,
-            wants_valid=valid is not None,
-            threshold=threshold,
-        )
+    plan = _plan(images.shape, images.stride(), images.dtype, matrices.dtype, result.shape[2:], points is not None)
+    tensors = (images, matrices, points, fill, mask, result, valid)
+    strides = (matrices.stride(0), *(_NONE if fill is None else fill.stride()), 0 if mask is None else mask.stride(0))
+    flags = (fill is not None, mask is not None, valid is not None, threshold)
+    _launch(forward_kernel, plan, tensors, (*frame, *strides), flags)
 
 
 def backward(
@@ -311,78 +73,75 @@ def backward(
 
     `gradient` `(B, C, h, w)` is the gradient of the result of `forward`, with rows that follow each other in memory.
     """
-    launch = _Launch(images, gradient)
-    count, (batch, channels) = launch.programs[1], images.shape[:2]
-    options = launch.options(images, matrices, points)
-    dtype = torch.float64 if options["compute"] == tl.float64 else torch.float32
-    sums = torch.empty(batch, 9 * count + channels, launch.tiles[0], dtype=dtype, device=images.device)
-    with on_device(images):
-        _backward[launch.programs](
-            gradient,
-            images,
-            matrices,
-            points,
-            fill,
-            image_gradient,
-            sums,
-            *launch.sizes,
-            *frame,
-            *launch.tiles,
-            *_strides(gradient, 0, 1, 3),
-            *images.stride(),
-            matrices.stride(0),
-            *_strides(fill, 0, 1),
-            *_strides(image_gradient, 0, 1, 2, 3),
-            **options,
-            has_fill=fill is not None,
-            for_images=image_gradient is not None,
-            for_matrices=for_matrices,
-            for_fill=for_fill,
-        )
-    matrix_sums = sums[:, : 9 * count].reshape(batch, count, 9, -1).sum((1, 3)) if for_matrices else None
-    return matrix_sums, sums[:, 9 * count :].sum(-1) if for_fill else None
+    plan = _plan(images.shape, images.stride(), images.dtype, matrices.dtype, gradient.shape[2:], points is not None)
+    (batch, channels), tiles = images.shape[:2], plan.programs[0] // images.shape[0]
+    dtype = torch.float64 if torch.float64 in (images.dtype, matrices.dtype) else torch.float32
+    matrix_sums = fill_sums = None
+    if for_matrices:
+        matrix_sums = torch.empty(batch, tiles * plan.programs[1], 9, dtype=dtype, device=images.device)
+    if for_fill:
+        fill_sums = torch.empty(batch, channels, tiles * STRIPS, dtype=dtype, device=images.device)
+    tensors = (gradient, images, matrices, points, fill, image_gradient, matrix_sums, fill_sums)
+    strides = (matrices.stride(0), *(_NONE if fill is None else fill.stride()))
+    flags = (fill is not None, image_gradient is not None, for_matrices, for_fill)
+    _launch(backward_kernel, plan, tensors, (*frame, *strides), flags)
+    return None if matrix_sums is None else matrix_sums.sum(1), None if fill_sums is None else fill_sums.sum(2)
 
 
-class _Launch:
-    """Tiles and launch parameters for samples `(B, C, h, w)` of `images` `(B, C, H, W)`."""
+class _Plan(NamedTuple):
+    """Launch parameters that both kernels share."""
 
-    def __init__(self, images: Tensor, samples: Tensor) -> None:
-        self.channels = images.shape[1]
-        self.together = samples.stride(1) == 1 and self.channels > 1  # the channels of a pixel are neighbours in memory
-        self.sizes = (*samples.shape[2:], *images.shape[2:])
-        rows, columns = samples.shape[2:]
-        self.block = min(triton.next_power_of_2(self.channels), 16) if self.together else 1
-        self.group = min(self.channels, self.block if self.together else 4)
-        self.pixels = max(PIXELS // self.block, 32)
-        row = max(ROW_BYTES // (samples.element_size() * self.block), 8)
-        self.width = min(row, triton.next_power_of_2(columns))
-        across, down = triton.cdiv(columns, self.width), triton.cdiv(rows, self.pixels // self.width)
-        self.tiles = (across * down, across)
-        self.programs = (images.shape[0] * across * down, triton.cdiv(self.channels, self.group))
-        self.big = 2 * max(_span(images), _span(samples), 2 * rows * columns) >= 2**31
-
-    def options(self, images: Tensor, matrices: Tensor, points: Tensor | None) -> dict[str, object]:
-        """Return the keyword arguments that both kernels share."""
-        wide = torch.float64 in (images.dtype, matrices.dtype)
-        return {
-            "channels": self.channels,
-            "group": self.group,
-            "channel_block": self.block,
-            "tile_width": self.width,
-            "pixels": self.pixels,
-            "on_points": points is not None,
-            "keep": points is None and self.sizes[:2] == self.sizes[2:],
-            "compute": tl.float64 if wide else tl.float32,
-            "epsilon": torch.finfo(torch.float64 if wide else torch.float32).eps,
-            "big": self.big,
-            "num_warps": WARPS,
-        }
+    programs: tuple[int, int, int]
+    sizes: tuple[int, ...]
+    """Rows and columns of the output and of the input, blocks of channels, and strides of the input in blocks."""
+    constants: tuple[object, ...]
+    """Constants of both kernels, in the order of their arguments."""
+    compiled: dict[tuple[object, ...], Any]
+    """Compiled kernels, each of which fits the sizes above and the arguments of its key."""
 
 
-def _span(images: Tensor) -> int:
-    """Return the largest offset in memory between two pixels of one image, in elements."""
-    return sum((size - 1) * stride for size, stride in zip(images.shape[1:], images.stride()[1:], strict=True))
+def _launch(
+    kernel: Any, plan: _Plan, tensors: tuple[Any, ...], numbers: tuple[int, ...], flags: tuple[object, ...]
+) -> None:
+    """Launch `kernel`, as compiled before for such arguments.
+
+    Triton finds it too, but in more time than the launch takes. It compiles for the types of tensors, for addresses
+    that are multiples of 16, and for some values of integers; the plan and the key determine all of them.
+    """
+    kinds = [None if tensor is None else (tensor.dtype, tensor.data_ptr() % 16 == 0) for tensor in tensors]
+    key = (kernel, numbers, flags, tensors[0].device, *kinds)
+    arguments = (*tensors, *plan.sizes, *numbers, *flags, *plan.constants)
+    compiled = plan.compiled.get(key)
+    with on_device(tensors[0]):
+        if compiled is None:  # always, where kernels are interpreted
+            plan.compiled[key] = kernel[plan.programs](*arguments, num_warps=WARPS)
+        else:
+            compiled[plan.programs](*arguments)
 
 
-def _strides(tensor: Tensor | None, *axes: int) -> tuple[int, ...]:
-    return tuple(0 if tensor is None else tensor.stride(axis) for axis in axes)
+@functools.lru_cache(maxsize=256)
+def _plan(
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: torch.dtype,
+    matrix_dtype: torch.dtype,
+    size: tuple[int, int],
+    on_points: bool,
+) -> _Plan:
+    """Return how to sample images of `shape` and `strides` at `size` points."""
+    batch, channels, height, width = shape
+    together = channels > 1 and strides[1] == 1
+    block = math.gcd(16 // dtype.itemsize, channels, *strides[2:], strides[0]) if together else 1
+    blocks, steps = channels // block, [stride if stride == 1 else stride // block for stride in strides]
+    count = max(n for n in range(1, max(CHANNELS // block, 1) + 1) if blocks % n == 0)
+    tile_height = STRIPS * 32 * WARPS // TILE_WIDTH
+    tiles = triton.cdiv(size[0], tile_height) * triton.cdiv(size[1], TILE_WIDTH)
+    span = sum((side - 1) * stride for side, stride in zip(shape[1:], strides[1:], strict=True))
+    largest = max(span, channels * height * width, channels * size[0] * size[1], 2 * size[0] * size[1])
+    wide = torch.float64 in (dtype, matrix_dtype)
+    keep = not on_points and size == (height, width)
+    epsilon = torch.finfo(torch.float64 if wide else torch.float32).eps
+    compute, big = tl.float64 if wide else tl.float32, 2 * largest >= 2**31
+    tile = (TILE_WIDTH, PATCH_WIDTH, 32 * WARPS, STRIPS)
+    constants = (together, count, block, *tile, on_points, keep, compute, epsilon, big)
+    return _Plan((batch * tiles, blocks // count, 1), (*size, height, width, blocks, *steps), constants, {})
