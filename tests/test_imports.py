@@ -1,8 +1,10 @@
 """Importing the package costs little more than importing torch; `make lint` checks that imports go one way."""
 
+import ast
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +35,12 @@ def test_subpackages_are_loaded_on_first_use(name):
     code = f"import {PACKAGE} as et, sys; print(et.{name}.__name__, 'PIL' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [f"{PACKAGE}.{name}" if name in et._PACKAGES else name, "False"]
+
+
+def test_no_function_shares_the_name_of_its_module():
+    for path in sorted(Path(et.__file__).parent.rglob("*.py")):
+        functions = {part.name for part in ast.parse(path.read_text()).body if isinstance(part, ast.FunctionDef)}
+        assert path.stem not in functions, path
 
 
 def test_unknown_names_are_attribute_errors():

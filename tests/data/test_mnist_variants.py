@@ -17,7 +17,7 @@ from equivariant_transformers import Warp, data
 from equivariant_transformers.data import cache, synthesis
 
 affnist, mnist, rotated_mnist = (
-    import_module(f"equivariant_transformers.data.{name}") for name in ("affnist_set", "mnist_set", "rotated_mnist")
+    import_module(f"equivariant_transformers.data.{name}") for name in ("affnist_set", "mnist_set", "rotated_mnist_set")
 )
 
 

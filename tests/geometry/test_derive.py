@@ -16,8 +16,8 @@ from sympy import cos, exp, sin, sqrt, tan
 import equivariant_transformers as et
 from equivariant_transformers.geometry.derivation import coverage
 from equivariant_transformers.geometry.derivation.algorithm import derive
+from equivariant_transformers.geometry.derivation.chart_checks import usefulness, warn_unless_useful
 from equivariant_transformers.geometry.derivation.time_limit import within
-from equivariant_transformers.geometry.derivation.usefulness import usefulness, warn_unless_useful
 
 x, y, theta = sp.symbols("x y theta")
 r2 = x**2 + y**2

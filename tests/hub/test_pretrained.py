@@ -8,7 +8,6 @@ import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -197,27 +196,11 @@ def test_the_page_of_a_model_has_the_terms_of_its_data():
 
 
 @pytest.mark.usefixtures("weights")
-def test_pushing_and_downloading(tmp_path, monkeypatch):
-    hub = pytest.importorskip("equivariant_transformers.hub.huggingface")
-    remote = tmp_path / "remote"
-
-    def upload(*, repo_id, folder_path, **_):
-        assert repo_id == "someone/model"
-        Path(folder_path).rename(remote)
-        return "a commit"
-
-    def download(repo_id, filename, **_):
-        assert repo_id == "someone/model"
-        return str(remote / filename)
-
-    api = SimpleNamespace(create_repo=lambda repo_id, **_: SimpleNamespace(repo_id=repo_id), upload_folder=upload)
-    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi", lambda **_: api)
-    monkeypatch.setattr("huggingface_hub.hub_mixin.hf_hub_download", download)
-    monkeypatch.setattr(hub, "hf_hub_download", download)
+def test_pushing_and_downloading(hub, tmp_path, monkeypatch):
     classifier = et.pretrained("other")
     classifier.card = dataclasses.replace(classifier.card, test_error=None)
     assert hub.HubClassifier(classifier.module, classifier.card).push_to_hub("someone/model") == "a commit"
-    assert "| test error | not measured |" in (remote / "README.md").read_text()
+    assert "| test error | not measured |" in (tmp_path / "remote" / "README.md").read_text()
     monkeypatch.chdir(tmp_path)
     assert hub.HubClassifier.from_pretrained("someone/model").card == classifier.card
 

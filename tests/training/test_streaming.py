@@ -70,8 +70,9 @@ def test_streamed_images_train_on_a_gpu(folder, transform):
     for memory in (1, 0):
         parts = Splits(*(part.to("cuda") for part in splits(folder, memory)))
         found.append(train([make_job(CONFIG.replace(device="cuda"), parts, transform=transform)])[0])
-    losses = [[entry["loss"] for entry in result.history] for result in found]
-    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+    kept, streamed = ([entry["loss"] for entry in result.history] for result in found)
+    assert kept[0] == pytest.approx(streamed[0], rel=0.005)  # the same images in the same order
+    assert kept == pytest.approx(streamed, rel=0.05)  # the order of sums on a GPU varies, and its effect grows
 
 
 def test_a_transform_acts_in_training_only(folder):

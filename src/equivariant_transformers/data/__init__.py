@@ -16,7 +16,7 @@ from equivariant_transformers.data.loader import BufferedLoader, Loader, each
 from equivariant_transformers.data.mnist_set import mnist
 from equivariant_transformers.data.projective_mnist_set import projective_mnist
 from equivariant_transformers.data.registry import DATASETS, Source, load
-from equivariant_transformers.data.rotated_mnist import mnist_rts, rotated_mnist, rs_mnist, scale_mnist, sim2mnist
+from equivariant_transformers.data.rotated_mnist_set import mnist_rts, rotated_mnist, rs_mnist, scale_mnist, sim2mnist
 from equivariant_transformers.data.stored import Stored
 from equivariant_transformers.data.svhn_set import svhn
 

@@ -19,7 +19,7 @@ from equivariant_transformers.data.homnist_set import homnist
 from equivariant_transformers.data.imageset import Splits
 from equivariant_transformers.data.mnist_set import PARTS, mnist
 from equivariant_transformers.data.projective_mnist_set import projective_mnist
-from equivariant_transformers.data.rotated_mnist import mnist_rts, rotated_mnist, rs_mnist, scale_mnist, sim2mnist
+from equivariant_transformers.data.rotated_mnist_set import mnist_rts, rotated_mnist, rs_mnist, scale_mnist, sim2mnist
 from equivariant_transformers.data.svhn_set import FILES, svhn
 from equivariant_transformers.data.table import is_table
 from equivariant_transformers.geometry.groups import lookup

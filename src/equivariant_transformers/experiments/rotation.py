@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from equivariant_transformers.audit import self_consistency
 from equivariant_transformers.data import Loader, Splits
 from equivariant_transformers.data.files import atomic_write
-from equivariant_transformers.data.rotated_mnist import ROTATED, by_recipe
+from equivariant_transformers.data.rotated_mnist_set import ROTATED, by_recipe
 from equivariant_transformers.experiments import results
 from equivariant_transformers.nn.layers import make_layer
 from equivariant_transformers.training import Stopped

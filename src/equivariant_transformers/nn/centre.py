@@ -15,7 +15,7 @@ from equivariant_transformers.geometry.projective import at_least_float32
 from equivariant_transformers.nn.buffers import Exact
 from equivariant_transformers.nn.conv import CentredActivation, ScaleNorm
 from equivariant_transformers.nn.prediction import PoseReader, Prediction, check_channels, weights_of
-from equivariant_transformers.nn.window import distances
+from equivariant_transformers.nn.visibility import distances
 
 _TRANSLATIONS = CHARTS["cartesian"].groups
 _BLUR = 1 / 16  # standard deviation of the Gaussian that smooths the image: two samples of 64

@@ -15,7 +15,7 @@ from equivariant_transformers.nn.buffers import Exact
 from equivariant_transformers.nn.conv import pad
 from equivariant_transformers.nn.nuisance import Nuisance
 from equivariant_transformers.nn.prediction import PoseReader, Prediction, check_channels
-from equivariant_transformers.nn.window import distances, window
+from equivariant_transformers.nn.visibility import distances, window
 
 _ROWS = 8  # rows of the chart that are left when one convolution reads them all
 _REPEATS = 2  # further convolutions after each one that halves the number of rows

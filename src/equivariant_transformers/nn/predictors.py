@@ -24,7 +24,7 @@ from equivariant_transformers.nn.conv import CentredActivation, Evidence, ScaleN
 from equivariant_transformers.nn.kernels import Features, operations, plain
 from equivariant_transformers.nn.posterior import PosteriorPredictor
 from equivariant_transformers.nn.prediction import PoseReader, Prediction, check_channels, weights_of
-from equivariant_transformers.nn.window import distances, window
+from equivariant_transformers.nn.visibility import distances, window
 
 _SLOPE = 0.1  # negative slope of the paper's leaky ReLUs
 _PULL = 0.25  # initial weight at pose 0 on a periodic axis, relative to the sum of the heat map

@@ -74,7 +74,7 @@ def derive(
         raise ValueError(f'method is "auto", "symbolic" or "numeric", got {quote(method)}')
     if name is not None and not isinstance(name, str):
         raise TypeError(f"the name of a chart is a string, got {quote(name)}")
-    from equivariant_transformers.geometry.derivation import numeric, symbolic, usefulness  # SymPy is slow to import
+    from equivariant_transformers.geometry.derivation import chart_checks, numeric, symbolic  # SymPy is slow to import
 
     if isinstance(transformation, (Group, str)):
         given, field = _from_group(group(transformation))
@@ -89,7 +89,7 @@ def derive(
         )
     if chart is None:
         chart = numeric.derive(given, name)
-    usefulness.warn_unless_useful(chart)
+    chart_checks.warn_unless_useful(chart)
     return chart
 
 

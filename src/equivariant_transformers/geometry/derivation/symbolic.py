@@ -102,7 +102,7 @@ def _generator_of(field: tuple[Expr, Expr]) -> Matrix3 | None:
 
 
 def derive(field: tuple[Expr, Expr], group: Group, name: str) -> Chart | None:
-    """Return the chart of a vector field in closed form; None if no formula is found or passes its check.
+    """Return the chart of a vector field in closed form; None if no formula is found and confirmed.
 
     The search by SymPy has a time limit. Among several charts, the chart with the fewest sheets is chosen, then the
     chart that distorts the image least.
