@@ -1,9 +1,10 @@
-"""Profile one layer in inference: time and number of operations of each of its parts.
+"""Profile one layer in inference and in a training step: time and number of operations of each of its parts.
 
     python benchmarks/layer.py [--device cuda] [--predictor posterior] [--batches 1,16]
 
 The parts are measured as ranges of `torch.profiler`. An operation is a call of torch that computes: on a GPU, about one
-kernel. Views and allocations do not count.
+kernel. Views and allocations do not count. On a GPU, the gradient is computed by another thread, whose operations are
+not counted.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from equivariant_transformers.geometry import sampler
 from equivariant_transformers.geometry.reduction import Pyramid
 
 WHOLE = "whole layer"
+NO_WORK = ("aten::empty", "aten::detach", "aten::promote_types", "aten::_local_scalar")
+Mark = Callable[[Callable[..., str], Callable[..., Any]], Callable[..., Any]]
 
 
 class Operations(TorchDispatchMode):
@@ -38,14 +41,14 @@ class Operations(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         aliases = [result.alias_info for result in func._schema.returns]
         view = any(alias is not None and not alias.is_write for alias in aliases)
-        if not view and not func.name().startswith(("aten::empty", "aten::detach", "aten::_local_scalar")):
+        if not view and not func.name().startswith(NO_WORK):
             self.counts[self.part] += 1
         return func(*args, **kwargs or {})
 
 
 @contextmanager
-def marked(operations: Operations, predictor: torch.nn.Module) -> Iterator[None]:
-    """Mark the parts of a layer with this predictor for the profiler and the counter."""
+def marked(operations: Operations, predictor: torch.nn.Module) -> Iterator[Mark]:
+    """Mark the parts of a layer with this predictor for the profiler and the counter; return the function that does."""
 
     def mark(name: Callable[..., str], function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -64,23 +67,31 @@ def marked(operations: Operations, predictor: torch.nn.Module) -> Iterator[None]
     Pyramid.smoothed = mark(lambda *_: "smoothing", smooth)  # type: ignore[method-assign]
     sampler.sample = mark(kind, sample)
     predictor.forward = mark(lambda *_: "predictor", read)
-    yield
+    yield mark
     Pyramid.smoothed, sampler.sample, predictor.forward = smooth, sample, read  # type: ignore[method-assign]
 
 
-def measure(predictor: str, batch: int, size: int, device: str, rounds: int) -> dict[str, tuple[float, int]]:
+def measure(
+    predictor: str, batch: int, size: int, device: str, rounds: int, training: bool
+) -> dict[str, tuple[float, int]]:
     """Return the median milliseconds and the number of operations of each part."""
     torch.manual_seed(0)
-    layer = et.Canonicalizer(["rotation"], in_channels=3, predictor=predictor).to(device).eval()
+    layer = et.Canonicalizer(["rotation"], in_channels=3, predictor=predictor).to(device).train(training)
     images = torch.rand(batch, 3, size, size, device=device)
     operations, times = Operations(), defaultdict(list)
 
-    def run() -> None:
-        with torch.inference_mode(), record_function(WHOLE):
-            layer(images).image  # noqa: B018
-        finish(device)
+    with marked(operations, layer.layers[0].predictor) as mark:
+        loss = mark(lambda *_: "alignment loss", et.alignment_loss)
+        backward = mark(lambda *_: "gradient", torch.Tensor.backward)
 
-    with marked(operations, layer.layers[0].predictor):
+        def run() -> None:
+            with torch.inference_mode(not training), record_function(WHOLE):
+                out = layer(images)
+                out.image  # noqa: B018
+                if training:
+                    backward(loss(out))
+            finish(device)
+
         with operations:
             run()
         on_gpu = device.startswith("cuda")
@@ -111,11 +122,13 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     print(machine(given.device))
     for batch in map(int, given.batches.split(",")):
-        parts = measure(given.predictor, batch, given.size, given.device, given.rounds)
-        print(f"{given.predictor}, batch {batch}, {given.size} x {given.size} pixels")
-        for part, (milliseconds, count) in parts.items():
-            share = milliseconds / parts[WHOLE][0]
-            print(f"  {part:24s}{milliseconds:8.3f} ms {share:6.0%} {count:5d} operations")
+        for training in (False, True):
+            parts = measure(given.predictor, batch, given.size, given.device, given.rounds, training)
+            what = "training step" if training else "inference"
+            print(f"{given.predictor}, {what}, batch {batch}, {given.size} x {given.size} pixels")
+            for part, (milliseconds, count) in parts.items():
+                share = milliseconds / parts[WHOLE][0]
+                print(f"  {part:24s}{milliseconds:8.3f} ms {share:6.0%} {count:5d} operations")
 
 
 if __name__ == "__main__":

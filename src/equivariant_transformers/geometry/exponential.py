@@ -7,7 +7,9 @@ exact at theta = 0, differentiable, exportable and works in every floating dtype
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,16 +38,17 @@ class Term:
 
     def value(self, theta: Tensor) -> Tensor:
         """Return the scalar factor at theta `(...)`; it saturates before its product with a coefficient overflows."""
-        result = torch.ones_like(theta)
+        factors = []
         largest = torch.finfo(theta.dtype).max
         if self.power:
-            result = theta if self.power == 1 else theta * theta / 2
+            factors.append(theta if self.power == 1 else theta * theta / 2)
         if self.rate:
             limit = 0.99 * math.log(largest)
-            result = result * torch.exp((self.rate * theta).clamp(-limit, limit))
+            factors.append(torch.exp(_times(self.rate, theta).clamp(-limit, limit)))
         if self.frequency:
-            angle = (self.frequency * theta).clamp(-largest, largest)
-            result = result * (torch.sin(angle) if self.sine else torch.cos(angle))
+            angle = _times(self.frequency, theta).clamp(-largest, largest)
+            factors.append(torch.sin(angle) if self.sine else torch.cos(angle))
+        result = functools.reduce(operator.mul, factors) if factors else torch.ones_like(theta)
         if self.power or self.rate:  # finite products, so that their sum is not NaN
             bound = 0.99 * largest / max(1.0, *(abs(entry) for row in self.coefficients for entry in row))
             result = result.clamp(-bound, bound)
@@ -85,11 +88,16 @@ def evaluate(terms: tuple[Term, ...], theta: Tensor) -> Tensor:
     for i in range(3):
         entries = []
         for j in range(3):
-            parts = [value if c[i][j] == 1 else c[i][j] * value for c, value in values if c[i][j] != 0]
+            parts = [_times(c[i][j], value) for c, value in values if c[i][j] != 0]
             entries.append(sum(parts[1:], parts[0]) if parts else zero)
         rows.append(torch.stack(entries, -1))  # by rows: the compiler splits a stack of nine into many kernels
     largest = torch.finfo(theta.dtype).max
     return torch.stack(rows, -2).clamp(-largest, largest)
+
+
+def _times(factor: float, value: Tensor) -> Tensor:
+    """Return the product, which for a factor of 1 is no operation."""
+    return value if factor == 1 else factor * value
 
 
 def period(terms: tuple[Term, ...]) -> float | None:

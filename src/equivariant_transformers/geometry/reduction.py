@@ -93,7 +93,7 @@ def _to_reduced(size: Size, block: int, device: torch.device) -> Warp:
     height, width = (-(-side // block) for side in size)
     intervals = block * (max(height, width) - 1)  # of a pixel, between the centres of the outer blocks
     matrix = torch.eye(3, device=device)
-    matrix[:2] *= (max(size) - 1) / intervals
+    matrix[:2].mul_((max(size) - 1) / intervals)
     matrix[0, 2] = (size[1] - block * width) / intervals
     matrix[1, 2] = (size[0] - block * height) / intervals
     return Warp((matrix,))

@@ -175,16 +175,14 @@ def smooth(images: Tensor, level: int, padding: str = "border") -> Tensor:
     """Smooth `images` `(B, C, H, W)` by one more step: `level` 1 prepares them for halving, then 2 for quartering."""
     if images.shape[1] == 0:  # F.pad rejects images without channels
         return images
-    dtype, images = images.dtype, projective.at_least_float32(images)
     spacing = 2 ** (level - 1)
-    for axis, sides in ((-2, (0, 0, 1, 1)), (-1, (1, 1, 0, 0))):
-        around = [2 * spacing * side for side in sides]
-        wide = F.pad(images, around, mode="constant" if padding == "zeros" else "replicate")
-        first, second, middle, fourth, last = (wide.narrow(axis, k * spacing, images.shape[axis]) for k in range(5))
-        # Binomial weights. Sums in place take few passes over the image and little memory, which is fast on a CPU.
-        images = (first / 16).add_(second, alpha=4 / 16).add_(middle * (6 / 16))
-        images = images.add_(fourth, alpha=4 / 16).add_(last, alpha=1 / 16)
-    return images.to(dtype)
+    # Four sums of neighbours along each axis give the binomial weights 1, 4, 6, 4, 1, here without a division.
+    smoothed = projective.at_least_float32(images) / 256
+    smoothed = F.pad(smoothed, [2 * spacing] * 4, mode="constant" if padding == "zeros" else "replicate")
+    for axis in (-2, -2, -1, -1):
+        first, middle, last = (smoothed.narrow(axis, k * spacing, smoothed.shape[axis] - 2 * spacing) for k in range(3))
+        smoothed = (first + last).add_(middle, alpha=2)
+    return smoothed.to(images.dtype)
 
 
 def _blurred(images: Tensor, padding: str) -> Tensor:

@@ -55,7 +55,7 @@ def check_batches(left: Step, right: Step) -> None:
 def follow_steps(steps: Sequence[Step], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Map points (x, y), batch first, by `steps` from last to first, with the mask of points before the horizon."""
     dimensions = max(x.ndim, y.ndim)
-    visible = torch.ones((), dtype=torch.bool, device=x.device)
+    visible = None
     for step in reversed(steps):
         given = numbers(step)
         if given.is_meta != x.is_meta and (given.is_meta or given.ndim in (1, 3)):
@@ -65,13 +65,15 @@ def follow_steps(steps: Sequence[Step], x: Tensor, y: Tensor) -> tuple[Tensor, T
             points = torch.stack(torch.broadcast_tensors(x, y), -1)  # type: ignore[no-untyped-call]
             moved_x, moved_y = follow(step.flow, theta, points).unbind(-1)
             stays = torch.maximum(moved_x.abs(), moved_y.abs()) < far(moved_x)
-            visible = visible & stays
+            visible = stays if visible is None else visible & stays
             x, y = torch.where(stays, moved_x, x), torch.where(stays, moved_y, y)
         else:
             matrix = step.reshape(-1, *[1] * (dimensions - 1), 3, 3) if step.ndim == 3 else step
             x, y, w = projective.homogeneous(matrix, x, y)
             in_front = w > torch.finfo(w.dtype).eps * matrix[..., 2, :].abs().sum(-1)
-            visible = visible & in_front
+            visible = in_front if visible is None else visible & in_front
             w = torch.where(in_front, w, 1)
             x, y = x / w, y / w
+    if visible is None:
+        visible = torch.ones((), dtype=torch.bool, device=x.device)
     return x, y, visible

@@ -10,11 +10,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from equivariant_transformers.geometry.groups import Group
-from equivariant_transformers.geometry.motion import remove_pose
 from equivariant_transformers.geometry.warp import Warp
+from equivariant_transformers.nn.candidates import middle_points, undone_points
 from equivariant_transformers.nn.canonicalization import Canonicalization, Step
 
-_REACH = 0.7  # half width of the grid of points that is compared
 _SPREAD = 0.08  # distance of points, in half widths of the image, at which a pose counts as nearly right
 _BETA = 0.1  # distance of points at which the loss of a warp changes from quadratic to linear
 _LATER = 0.2  # weight of displacements along the groups of later layers, which can undo them
@@ -40,7 +39,7 @@ def alignment_loss(out: Canonicalization) -> Tensor:
     """
     if not isinstance(out, Canonicalization):
         raise TypeError(f"alignment_loss takes the output of a canonicalizer, got a {type(out).__name__}")
-    grid = _grid(out.images)
+    grid = middle_points(device=out.images.device)
     loss = torch.zeros((), device=out.images.device)
     before = out.start
     for number, step in enumerate(out.steps):
@@ -58,7 +57,7 @@ def frame_distance(warp: Warp, images: Tensor) -> Tensor:
 
     The unit is half the width of the image. A rotation by 15 degrees has a distance of 0.19.
     """
-    grid = _grid(images).expand(images.shape[0], -1, -1)
+    grid = middle_points(device=images.device).expand(images.shape[0], -1, -1)
     return _mean_square(warp.points(grid) - grid).sqrt()
 
 
@@ -101,17 +100,14 @@ def _cross_entropy(step: Step, before: Warp, evidence: Tensor, grid: Tensor, lat
     Displacements along the `later` groups count less. The rotation that is nearest to undoing a rotation and a shear
     differs from the rotation, and what it leaves cannot be undone by a layer for shears.
     """
-    chart = step.layer.chart
-    count = len(chart.groups)
-    axes = chart.axes(dtype=grid.dtype, device=grid.device)[:count]
-    poses = [middle - axis for axis, middle in zip(axes, chart.centre, strict=False)]
-    candidates = torch.stack(torch.meshgrid(*poses, indexing="xy"), -1).reshape(-1, count)  # (K, k)
-    undone = remove_pose(chart.groups, candidates).points(grid.expand(len(candidates), -1, -1))  # (K, points, 2)
+    undone = getattr(step.layer.predictor, "undone", None)  # (K, points, 2)
+    if undone is None:
+        undone = undone_points(step.layer.chart, dtype=grid.dtype, device=grid.device)
     with torch.no_grad():
         moved = before.points(undone.reshape(1, -1, 2)).reshape(-1, *undone.shape)  # (B, K, points, 2)
         rest = _discounted(moved - grid, [group.vector_field(grid) for group in later])
-        target = torch.softmax(-_mean_square(rest) / (2 * _SPREAD**2), -1)
-    return -(target * torch.log_softmax(evidence.flatten(1), -1)).sum(-1).mean()
+        target = torch.softmax(_mean_square(rest) / (-2 * _SPREAD**2), -1).expand(len(evidence), -1)
+    return F.cross_entropy(evidence.flatten(1), target)
 
 
 def _discounted(differences: Tensor, fields: Sequence[Tensor]) -> Tensor:
@@ -120,20 +116,18 @@ def _discounted(differences: Tensor, fields: Sequence[Tensor]) -> Tensor:
     for field in fields:
         for unit in basis:
             field = field - (field * unit).sum() * unit
-        length = field.square().sum().sqrt()
+        length = torch.linalg.vector_norm(field)
         basis.append(torch.where(length > 1e-3, field / length.clamp_min(1e-3), 0.0))  # 0 if the others span the field
-    rest = differences.nan_to_num(1e3).clamp(-1e3, 1e3)
+    rest = _bounded(differences)
     for unit in basis:
-        rest = rest - (1 - _LATER) * (rest * unit).sum((-2, -1), keepdim=True) * unit
+        rest = torch.addcmul(rest, (rest * unit).sum((-2, -1), keepdim=True), unit, value=_LATER - 1)
     return rest
 
 
 def _mean_square(differences: Tensor) -> Tensor:
     """Return the mean squared length `(...)` of `differences` `(..., points, 2)`, finite beyond the horizon too."""
-    return differences.nan_to_num(1e3).clamp(-1e3, 1e3).square().sum(-1).mean(-1)
+    return _bounded(differences).square().sum((-2, -1)) / differences.shape[-2]
 
 
-def _grid(images: Tensor) -> Tensor:
-    """Return 4 x 4 points `(1, 16, 2)` in the middle of the plane."""
-    line = torch.linspace(-_REACH, _REACH, 4, device=images.device)
-    return torch.stack(torch.meshgrid(line, line, indexing="xy"), -1).reshape(1, -1, 2)
+def _bounded(differences: Tensor) -> Tensor:
+    return differences.nan_to_num(1e3).clamp(-1e3, 1e3)

@@ -129,9 +129,7 @@ class _Transformer(ChartGrid):
 
     def _valid(self, images: Pyramid, warp: Warp) -> Tensor:
         """Return the mask `(B or 1, sheets, h, w)` of the samples of the chart that show the picture."""
-        if images.mask is None:
-            return warp.inside(self.grid, (images.images.shape[-2], images.images.shape[-1]))
-        return warp.sample_valid(images.mask.to(self.grid.dtype), self.grid, images.mask)[1]
+        return warp.sample_valid(images.images[:, :1].detach(), self.grid, images.mask)[1]
 
     def forward(self, images: Tensor) -> Canonicalization:
         """Return the canonicalization of images `(B, C, H, W)`."""

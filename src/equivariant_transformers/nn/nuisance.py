@@ -52,9 +52,9 @@ class Nuisance(Exact):
     def random(self, images: Tensor) -> Warp:
         """Return one random warp per image of `images` `(B, ...)`."""
         dtype, device = self.generators.dtype, self.generators.device
-        amounts = AMOUNT * (2 * torch.rand(images.shape[0], len(self.generators), dtype=dtype, device=device) - 1)
-        small = torch.einsum("bk,kij->bij", amounts, self.generators)
-        return Warp.projective(torch.eye(3, dtype=dtype, device=device) + small)
+        amounts = torch.empty(images.shape[0], len(self.generators), dtype=dtype, device=device)
+        small = torch.einsum("bk,kij->bij", amounts.uniform_(-AMOUNT, AMOUNT), self.generators)
+        return Warp((torch.eye(3, dtype=dtype, device=device) + small,))
 
 
 def _generators(groups: tuple[Group, ...], *, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:

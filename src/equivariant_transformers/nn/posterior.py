@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -12,10 +13,11 @@ from torch import Tensor, nn
 from equivariant_transformers.geometry.charts import Chart
 from equivariant_transformers.geometry.projective import at_least_float32
 from equivariant_transformers.nn.buffers import Exact
+from equivariant_transformers.nn.candidates import undone_points
 from equivariant_transformers.nn.conv import pad
 from equivariant_transformers.nn.nuisance import Nuisance
-from equivariant_transformers.nn.prediction import PoseReader, Prediction, check_channels
-from equivariant_transformers.nn.visibility import distances, window
+from equivariant_transformers.nn.prediction import PoseReader, Prediction, check_channels, columns
+from equivariant_transformers.nn.visibility import Window
 
 _ROWS = 8  # rows of the chart that are left when one convolution reads them all
 _REPEATS = 2  # further convolutions after each one that halves the number of rows
@@ -41,8 +43,9 @@ class PosteriorPredictor(Exact):
     images, and is not deprived of the augmentation that the layer removes.
     """
 
-    radii: Tensor
     prior: Tensor
+    undone: Tensor
+    powers: Tensor
 
     def __init__(self, chart: Chart, in_channels: int, *, channels: int = 32) -> None:
         super().__init__()
@@ -56,8 +59,10 @@ class PosteriorPredictor(Exact):
         self.trunk = trunk(chart, in_channels * chart.sheets, channels)
         self.head = nn.Conv2d(2 * channels, 1, 1, bias=False)
         nn.init.zeros_(self.head.weight)
-        self.keep_exact("radii", partial(distances, chart))
+        self.window = Window(chart)
         self.keep_exact("prior", partial(_prior, chart))
+        self.keep_exact("undone", partial(undone_points, chart))  # for the alignment loss
+        self.keep_exact("powers", partial(torch.tensor, (1.0, _SHARPNESS)))
         self.reader = PoseReader(chart)
         self.nuisance = Nuisance(chart.groups)
 
@@ -75,31 +80,36 @@ class PosteriorPredictor(Exact):
             valid: mask `(B or 1, sheets, H, W)` of the samples inside the images.
             turns: number of samples `(B,)` by which the content of each image was shifted back along a periodic axis.
         """
-        x = _standardised(at_least_float32(images), window(self.chart, self.radii, valid)[:, None])
+        x = _standardised(at_least_float32(images), self.window(valid)[:, None])
         evidence = self.head(self.trunk(x.to(images.dtype).flatten(1, 2)))[:, 0]  # (B, 1 or H, W)
         evidence = at_least_float32(evidence)
         if turns is not None:
             places = torch.arange(evidence.shape[-1], device=turns.device) - turns[:, None]
             evidence = evidence.gather(-1, (places % evidence.shape[-1])[:, None].expand_as(evidence))
-        logits = evidence.detach() + self.prior
-        maps = _marginals(torch.stack((logits, logits * _SHARPNESS)), self.poses)  # p and p^4
+        logits = (evidence.detach() + self.prior).flatten(1)
+        joint = torch.softmax(logits * self.powers[:, None, None], -1)  # p and p^4, (2, B, samples)
+        maps = [joint] if self.poses == 1 else _marginals(joint.reshape(*joint.shape[:2], *self.chart.size))
         found = self.reader(maps)
         posterior = tuple(heatmap[0] for heatmap in maps)
-        pose = self._drawn(logits) if self.training else found.pose[1]
+        pose = self._drawn(joint[0]) if self.training else found.pose[1]
         return Prediction(pose, found.confidence[0], posterior, evidence if self.poses == 2 else evidence[:, 0])
 
-    def _drawn(self, logits: Tensor) -> Tensor:
-        """Draw poses `(B, k)` with probabilities proportional to a power of the posterior, between the samples too."""
-        noise = -torch.empty_like(logits).exponential_().log()  # Gumbel: the largest sum is a draw
-        best = (_DRAWN * logits + noise).flatten(1).argmax(1)
+    def _drawn(self, posterior: Tensor) -> Tensor:
+        """Draw poses `(B, k)` with probabilities proportional to a power of the `posterior` `(B, samples)`.
+
+        A pose lies anywhere in the interval around the drawn sample.
+        """
+        times = torch.empty_like(posterior).exponential_() / posterior**_DRAWN  # until the event of each sample
+        first = times.argmin(1)
         height, width = self.chart.size
+        drawn = [(first, width)] if self.poses == 1 else [(first % width, width), (first // width, height)]
         poses = []
-        for axis, (indices, samples) in enumerate(((best % width, width), (best // width, height))[: self.poses]):
+        for axis, (indices, samples) in enumerate(drawn):
             low, high = self.chart.ranges[axis]
             spacing = (high - low) / (samples if self.chart.periodic[axis] else samples - 1)
-            offset = torch.rand(len(best), dtype=logits.dtype, device=logits.device) - 0.5
-            poses.append(self.chart.centre[axis] - low - spacing * (indices + offset))
-        return torch.stack(poses, -1)
+            places = indices + torch.rand(len(first), dtype=posterior.dtype, device=posterior.device)
+            poses.append(self.chart.centre[axis] - low + spacing / 2 - spacing * places)
+        return columns(poses)
 
 
 class _Block(nn.Module):
@@ -117,23 +127,28 @@ class _Block(nn.Module):
         whole_rows: bool = False,
     ) -> None:
         super().__init__()
-        self.periodic = periodic
-        height, width = kernel
-        self.extent = (dilation * (width // 2), 0 if whole_rows else dilation * (height // 2))
-        self.conv = nn.Conv2d(in_channels, channels, kernel, stride=(stride, 1), dilation=dilation, bias=False)
+        height, width = (dilation * (side // 2) for side in kernel)
+        if whole_rows:
+            height = 0
+        wraps, wraps_down = periodic
+        self.around = (width * wraps, height * wraps_down)  # the convolution pads the other axes with zeros
+        zeros = (height * (not wraps_down), width * (not wraps))
+        options: dict[str, Any] = {"stride": (stride, 1), "dilation": dilation, "padding": zeros, "bias": False}
+        self.conv = nn.Conv2d(in_channels, channels, kernel, **options)
         self.norm = nn.BatchNorm2d(channels)
         self.residual = in_channels == channels and stride == 1 and not whole_rows
 
     def forward(self, x: Tensor) -> Tensor:
         """Return features `(B, channels, H / stride, W)` for `(B, in_channels, H, W)`."""
-        y = F.silu(self.norm(self.conv(pad(x, self.extent, self.periodic, "constant"))))
+        y = F.silu(self.norm(self.conv(pad(x, self.around, (True, True)))))
         return x + y if self.residual else y
 
 
 def _rows_to_profile(chart: Chart, in_channels: int, channels: int) -> nn.Sequential:
     """Return the network `(B, in_channels, H, W) -> (B, 2 * channels, 1, W)` for charts with one pose axis."""
     along = (chart.periodic[0], False)
-    rows, features, blocks = chart.size[0], in_channels, []
+    rows, features = chart.size[0], in_channels
+    blocks: list[nn.Module] = []
     while not blocks or rows > _ROWS:
         before, features = features, 2 * channels if blocks else channels
         kernel = (3, 3) if blocks else (5, 5)
@@ -162,14 +177,14 @@ def _standardised(images: Tensor, weights: Tensor) -> Tensor:
     """Return `images` `(B, C, sheets, H, W)` with zero weighted mean per channel and unit variance, times weights."""
     total = weights.sum((2, 3, 4), keepdim=True).clamp_min(1e-6)
     centred = images - (images * weights).sum((2, 3, 4), keepdim=True) / total
-    variance = (centred.square() * weights).sum((2, 3, 4), keepdim=True) / total
-    return centred * weights * torch.rsqrt(variance.mean(1, keepdim=True) + 1e-6)
+    weighted = centred * weights
+    variance = (centred * weighted).sum((1, 2, 3, 4), keepdim=True) / (images.shape[1] * total)
+    return weighted * torch.rsqrt(variance + 1e-6)
 
 
-def _marginals(logits: Tensor, poses: int) -> list[Tensor]:
-    """Return the probabilities `(..., samples)` along each pose axis of joint `logits` `(..., H, W)`."""
-    joint = torch.softmax(logits.flatten(-2), -1).reshape(logits.shape)
-    return [joint.sum(-2), joint.sum(-1)][:poses]
+def _marginals(joint: Tensor) -> list[Tensor]:
+    """Return the probabilities `(..., samples)` along each pose axis of `joint` probabilities `(..., H, W)`."""
+    return [joint.sum(-2), joint.sum(-1)]
 
 
 def _prior(chart: Chart, *, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:

@@ -41,6 +41,11 @@ def check_channels(**channels: int) -> None:
         whole_number(name, count, most=MOST_CHANNELS)
 
 
+def columns(parts: Sequence[Tensor]) -> Tensor:
+    """Return `parts` `(...)` as the columns `(..., k)` of one tensor; of a single part, this is a view."""
+    return torch.stack(tuple(parts), -1) if len(parts) > 1 else parts[0][..., None]
+
+
 def weights_of(evidence: Tensor, exponent: Tensor) -> Tensor:
     r"""Return weights $|h|^p$ of evidence h `(B, samples)`, scaled to sum to 1, or all 0 without evidence."""
     power = evidence.square()
@@ -67,16 +72,15 @@ class PoseReader(Exact):
             pull: weight that is added at pose 0 on a periodic axis.
         """
         found = [self._centre(heatmap, axis, pull) for axis, heatmap in enumerate(maps)]
-        pose, confidence = (torch.stack(column, -1) for column in zip(*found, strict=True))
+        pose, confidence = (columns(parts) for parts in zip(*found, strict=True))
         if bias is not None:
-            pose = pose + bias * torch.stack([heatmap.sum(-1) for heatmap in maps], -1)
-        wrapped = [
-            wrap(column, high - low if periodic else None)
-            for column, (low, high), periodic in zip(
-                pose.unbind(-1), self.chart.ranges, self.chart.periodic, strict=False
-            )
-        ]
-        return Prediction(torch.stack(wrapped, -1), confidence, tuple(maps))
+            pose = pose + bias * columns([heatmap.sum(-1) for heatmap in maps])
+            periods = [
+                high - low if wraps else None
+                for (low, high), wraps in zip(self.chart.ranges, self.chart.periodic, strict=True)
+            ]
+            pose = columns([wrap(column, period) for column, period in zip(pose.unbind(-1), periods, strict=False)])
+        return Prediction(pose, confidence, tuple(maps))
 
     def _centre(self, heatmap: Tensor, axis: int, pull: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return the pose `(...)` and confidence `(...)` of a `heatmap` `(..., samples)` along a pose axis."""
@@ -84,11 +88,11 @@ class PoseReader(Exact):
         places = getattr(self, f"places{axis}").to(heatmap.dtype)
         if self.chart.periodic[axis]:
             x, y = ((heatmap * place).sum(-1) for place in places.unbind())
-            nowhere = x.square() + y.square() < 1e-10
+            power = x.square() + y.square()
+            nowhere = power < 1e-10
             x, y = torch.where(nowhere, 1.0, x), torch.where(nowhere, 0.0, y)
-            ahead = x if pull is None else x + pull
-            angle = torch.atan2(y, ahead)
-            return -angle / _turn(low, high), torch.where(nowhere, 0.0, torch.sqrt(x.square() + y.square()))
+            length = torch.where(nowhere, 0.0, torch.sqrt(torch.where(nowhere, 1.0, power)))
+            return torch.atan2(y, x if pull is None else x + pull) / -_turn(low, high), length
         mean = (heatmap * places).sum(-1)
         variance = (heatmap * (places - mean[..., None]).square()).sum(-1)
         spread = torch.sqrt(variance + 1e-12) / ((high - low) / math.sqrt(12))  # 1 for a flat map

@@ -9,7 +9,6 @@ to the centre of the chart.
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from equivariant_transformers.nn.conv import CentredActivation, Evidence, ScaleN
 from equivariant_transformers.nn.kernels import Features, operations, plain
 from equivariant_transformers.nn.posterior import PosteriorPredictor
 from equivariant_transformers.nn.prediction import PoseReader, Prediction, check_channels, weights_of
-from equivariant_transformers.nn.visibility import distances, window
+from equivariant_transformers.nn.visibility import Window
 
 _SLOPE = 0.1  # negative slope of the paper's leaky ReLUs
 _PULL = 0.25  # initial weight at pose 0 on a periodic axis, relative to the sum of the heat map
@@ -47,7 +46,6 @@ class ConsistentPredictor(Exact):
 
     blur: Tensor
     row_weights: Tensor
-    radii: Tensor
 
     def __init__(self, chart: Chart, in_channels: int, *, channels: int = 32) -> None:
         super().__init__()
@@ -74,7 +72,7 @@ class ConsistentPredictor(Exact):
             raise ValueError(f"the ranges {chart.ranges} of chart {chart.name!r} must overlap the image")
         self.keep_exact("blur", blur.to)
         self.keep_exact("row_weights", (weights / weights.sum()).to)
-        self.keep_exact("radii", partial(distances, chart))
+        self.window = Window(chart)
         self.reader = PoseReader(chart)
 
     def forward(self, images: Tensor, valid: Tensor | None = None) -> Prediction:
@@ -84,7 +82,7 @@ class ConsistentPredictor(Exact):
         """
         periodic = self.chart.periodic
         if self.needs_valid and valid is not None:  # the weight of a row does not change its derivative along the row
-            images = images * window(self.chart, self.radii, valid)[:, None].to(images.dtype)
+            images = images * self.window(valid)[:, None].to(images.dtype)
         x = images.flatten(1, 2)  # sheets as channels
         x = x - x[..., :1, :1]  # the first layer cancels constants; this cancels them to the last bit
         x = pad(x, (4, 1) if self.poses == 1 else (4, 4), periodic)
