@@ -59,3 +59,11 @@ def test_corners_are_covered_in_the_coordinates_of_the_backbone():
 def test_other_images_are_shown_whole(layers, options):
     seen, whole = shown(layers, **options)
     assert torch.equal(seen, whole)
+
+
+def test_a_finished_backbone_reads_whole_images():
+    images = textures(8, (32, 32))
+    model = et.Canonicalized(Seen().eval(), et.Canonicalizer(["rotation"], in_channels=3, channels=4).eval())
+    assert model.training
+    out = model.canonicalizer(images)
+    assert torch.equal(model.read(out), out.image)

@@ -182,14 +182,14 @@ class Canonicalized(nn.Module):
     def read(self, out: Canonicalization) -> Tensor:
         """Return the output of the backbone for the result of the canonicalizer.
 
-        In training behind a layer for photographs that turns images, half of the canonical images are shown without
-        corners: images that are turned back later lack them.
+        Behind a layer for photographs that turns images, a backbone in training reads half of the canonical images
+        without corners: images that are turned back later lack them.
         """
         if not isinstance(out, Canonicalization):
             raise TypeError(f"the canonicalizer must return a Canonicalization, got a {type(out).__name__}")
         points = None if self.chart is None else self.chart.grid
         seen = out.image if points is None else out.on(points)
-        if self.training and can_lose_corners(out):
+        if self.backbone.training and can_lose_corners(out):
             seen = cover_corners(seen, out, points)
         result: Tensor = self.backbone(seen if points is None else seen.flatten(1, 2))  # sheets as channels
         return result
