@@ -35,7 +35,7 @@ class PosteriorPredictor(Exact):
     image without clear evidence keeps its pose. Where the evidence exceeds the prior, the pose follows the content,
     because the network is equivariant along the pose axis. The pose is the centre of $p^4$, close to the mode of p.
 
-    Samples are weighted by `window`. Brightness and contrast of the visible part are normalised per image.
+    Samples are weighted by `Window`. Brightness and contrast of the visible part are normalised per image.
 
     `alignment_loss` trains the evidence. The pose carries no gradient: the loss of a network behind the layer is lowest
     for poses that ignore the image, as long as the training images are upright, and would undo the alignment. In
