@@ -27,6 +27,7 @@ from equivariant_transformers.nn import (
     EquivariantTransformer,
     SpatialTransformer,
     alignment_loss,
+    calibrate,
 )
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ __all__ = [
     "Warp",
     "alignment_loss",
     "assert_equivariant",
+    "calibrate",
     "chart",
     "data",
     "derive",

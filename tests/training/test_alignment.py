@@ -1,5 +1,7 @@
 """Training with the alignment loss: it needs no labels, changes nothing where it is not asked for, and turns back."""
 
+import dataclasses
+
 import pytest
 import torch
 from oriented import arrows, median_error
@@ -109,3 +111,22 @@ def test_a_predictor_that_learns_nothing_is_refused(splits):
         make_job(CONFIG.replace(alignment=0.0), splits)
     with pytest.raises(TypeError, match="needs a Canonicalized network, got a Linear"):
         Aligned(nn.Linear(1, 1))
+
+
+def test_layers_are_calibrated_on_the_validation_images_at_the_end_of_each_epoch(splits):
+    noise = splits._replace(validation=dataclasses.replace(splits.validation, images=any_images(32)))
+    job = make_job(CONFIG.replace(epochs=1, learning_rate=1e-6), noise, network=small)
+    head = job.module.canonicalizer.layers[0].predictor.head.weight
+    nn.init.normal_(head, std=5.0, generator=torch.Generator().manual_seed(0))
+    kept = []
+    job.on_keep = lambda weights, result: kept.append((weights["canonicalizer.layers.0.predictor.head.weight"], result))
+    optimization_weights = head.detach().clone()
+    (result,) = train([job])
+    (factor,) = result.factors
+    assert factor < 1
+    torch.testing.assert_close(kept[0][0], optimization_weights * factor, rtol=1e-3, atol=1e-3)
+    assert et.calibrate(job.module.canonicalizer, noise.validation.normalise(noise.validation.images)) == (1.0,)
+
+
+def any_images(count):
+    return torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from equivariant_transformers.audit.rendering import Function, Rendering, evaluating, make_renderer, shape_of
+from equivariant_transformers.audit.rendering import Function, Rendering, make_renderer, shape_of
 from equivariant_transformers.geometry.frame import pixel_centres
 from equivariant_transformers.geometry.resampling import outside
 from equivariant_transformers.geometry.steps import FlowStep
 from equivariant_transformers.geometry.warp import Warp
 from equivariant_transformers.nn.augment import Augmentation, MaxTheta
 from equivariant_transformers.nn.canonicalizer import Canonicalized
+from equivariant_transformers.nn.modes import evaluating
 from equivariant_transformers.text import quote
 
 Modulo: TypeAlias = Literal["similarity"] | None

@@ -23,7 +23,6 @@ from equivariant_transformers.audit.rendering import (
     Rendering,
     Theta,
     check_centre,
-    evaluating,
     make_renderer,
     pixel_pitch,
     shape_of,
@@ -37,6 +36,7 @@ from equivariant_transformers.geometry.warp import Warp
 from equivariant_transformers.nn.canonicalization import Canonicalization
 from equivariant_transformers.nn.canonicalizer import Canonicalized, Canonicalizer
 from equivariant_transformers.nn.layers import EquivariantTransformer, SpatialTransformer
+from equivariant_transformers.nn.modes import evaluating
 from equivariant_transformers.text import quote
 
 Groups = str | Group | Sequence[str | Group]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,20 +167,6 @@ def check_centre(centre: tuple[float, float]) -> tuple[float, float]:
     if not all(map(math.isfinite, numbers)):
         raise ValueError(f"centre must be finite, got {quote(centre)}")
     return numbers
-
-
-@contextmanager
-def evaluating(layer: Function) -> Iterator[None]:
-    """Disable gradients and switch to evaluation mode; restore the mode of every submodule afterwards."""
-    modes = [(part, part.training) for part in layer.modules()] if isinstance(layer, nn.Module) else []
-    try:
-        if isinstance(layer, nn.Module):
-            layer.eval()
-        with torch.no_grad():
-            yield
-    finally:
-        for part, training in modes:
-            part.training = training
 
 
 def shape_of(value: Any) -> str:

@@ -13,16 +13,16 @@ from equivariant_transformers.cli.data import AcceptOtherFiles, Memory
 from equivariant_transformers.cli.defaults import choose
 from equivariant_transformers.cli.directories import forget, holding
 from equivariant_transformers.cli.flags import flag
-from equivariant_transformers.cli.layer_audit import audit_images, frame_figures, print_audit
+from equivariant_transformers.cli.layer_audit import audit_images, frame_figures, print_audit, say_calibration
 from equivariant_transformers.cli.progress import watching
 from equivariant_transformers.data import Splits
 from equivariant_transformers.data.registry import is_own
 from equivariant_transformers.data.stored import describe
 from equivariant_transformers.hub.canonicalizers import CanonicalizerCard
+from equivariant_transformers.nn.alignment import TOLERANCE
 from equivariant_transformers.training import CHECKPOINT, Config, Result, Stopped, distributed, train
 from equivariant_transformers.training.aligning import (
     NO_NETWORK,
-    TOLERANCE,
     Frames,
     default_augment,
     make_alignment_job,
@@ -107,6 +107,7 @@ def align_images(
         return
     limit = f"by more than {TOLERANCE:g} half widths of the image"
     console.say(f"{result.test_error:.2f} % of {len(splits.test)} test images have a wrong canonical frame, {limit}")
+    say_calibration(result.factors)
     print_audit(rows, frames)
     console.say(f"canonicalizer: {out / FILE}")
     console.say(f"  canonicalizer = et.hub.load_canonicalizer({str(out / FILE)!r})")

@@ -13,14 +13,16 @@ from torch import Tensor
 from equivariant_transformers.audit import FrameConsistency, SelfConsistency, frame_consistency, self_consistency
 from equivariant_transformers.audit.frames import Modulo
 from equivariant_transformers.audit.probes import MAX_THETA, THETA, filling_crop, fills_frame
-from equivariant_transformers.audit.rendering import evaluating, off_grid
+from equivariant_transformers.audit.rendering import off_grid
 from equivariant_transformers.cli import console
 from equivariant_transformers.data import ImageSet
 from equivariant_transformers.geometry.groups import Group, lookup
 from equivariant_transformers.geometry.warp import Warp
 from equivariant_transformers.nn.augment import Augmentation
+from equivariant_transformers.nn.calibration import MOVED
 from equivariant_transformers.nn.canonicalizer import Canonicalized, Canonicalizer
 from equivariant_transformers.nn.layers import Layer
+from equivariant_transformers.nn.modes import evaluating
 
 _LARGE = 128  # side in pixels that images are enlarged to, at most four-fold
 CANVAS_LIMITS = {name: max(map(abs, theta)) for name, theta in THETA.items()}
@@ -144,6 +146,15 @@ def print_audit(rows: Sequence[Row], frames: FrameConsistency | None) -> None:
     console.table(*columns, rows=[row.cells for row in rows])
     if frames is not None:
         console.say(str(frames))
+
+
+def say_calibration(factors: Sequence[float]) -> None:
+    """Print the factors by which the evidence of the layers was scaled, if it was scaled."""
+    if any(factor < 1 for factor in factors):
+        scaled = ", ".join(f"{factor:.2f}" for factor in factors)
+        console.say(
+            f"evidence of the layers times {scaled}: not more than {MOVED:.0%} of the upright validation images move"
+        )
 
 
 def frame_figures(frames: FrameConsistency | None) -> dict[str, Any] | None:

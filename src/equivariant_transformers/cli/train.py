@@ -14,7 +14,13 @@ from equivariant_transformers.cli.config import make_config, to_yaml
 from equivariant_transformers.cli.data import AcceptOtherFiles, Memory
 from equivariant_transformers.cli.directories import forget, holding
 from equivariant_transformers.cli.flags import flag
-from equivariant_transformers.cli.layer_audit import audit_images, frame_figures, modulo_of, print_audit
+from equivariant_transformers.cli.layer_audit import (
+    audit_images,
+    frame_figures,
+    modulo_of,
+    print_audit,
+    say_calibration,
+)
 from equivariant_transformers.cli.mistakes import MOST_CLASSES, Confusion
 from equivariant_transformers.cli.presets import PRESETS
 from equivariant_transformers.cli.progress import Report, watching
@@ -190,6 +196,7 @@ def _train(
         if scores is not None:
             scores.print()
         console.say(f"model: {directory / MODEL}")
+        say_calibration(result.factors)
         if audit is not None:
             print_audit(*audit)
 

@@ -14,12 +14,12 @@ from torch import Tensor
 from typing_extensions import Self
 
 from equivariant_transformers.arguments import whole_number
-from equivariant_transformers.audit.rendering import evaluating
 from equivariant_transformers.hub.classifier import MISFITS, check_weights
 from equivariant_transformers.hub.layers import ChartCard, LayerCard
 from equivariant_transformers.limits import MOST_CHANNELS, MOST_CLASSES, MOST_LAYERS, MOST_SIDE
 from equivariant_transformers.models.backbones import NETWORKS, Network, OwnNetworkError, check_name, make_backbone
 from equivariant_transformers.nn.canonicalizer import Canonicalized, Canonicalizer
+from equivariant_transformers.nn.modes import evaluating
 from equivariant_transformers.text import quote
 from equivariant_transformers.training import checkpoint
 

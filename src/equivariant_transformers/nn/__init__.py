@@ -2,6 +2,7 @@
 
 from equivariant_transformers.nn.alignment import alignment_loss
 from equivariant_transformers.nn.augment import TTA, Augmentation, Augmented
+from equivariant_transformers.nn.calibration import calibrate
 from equivariant_transformers.nn.canonicalization import Canonicalization, Step
 from equivariant_transformers.nn.canonicalizer import Canonicalized, Canonicalizer
 from equivariant_transformers.nn.layers import ChartSampler, EquivariantTransformer, SpatialTransformer
@@ -22,4 +23,5 @@ __all__ = [
     "SpatialTransformer",
     "Step",
     "alignment_loss",
+    "calibrate",
 ]

@@ -14,6 +14,8 @@ from equivariant_transformers.geometry.warp import Warp
 from equivariant_transformers.nn.candidates import middle_points, undone_points
 from equivariant_transformers.nn.canonicalization import Canonicalization, Step
 
+TOLERANCE = 0.2
+"""Largest `frame_distance` of a right canonical frame. It is that of a rotation by 15 degrees."""
 _SPREAD = 0.08  # distance of points, in half widths of the image, at which a pose counts as nearly right
 _BETA = 0.1  # distance of points at which the loss of a warp changes from quadratic to linear
 _LATER = 0.2  # weight of displacements along the groups of later layers, which can undo them

@@ -86,13 +86,17 @@ class PosteriorPredictor(Exact):
         if turns is not None:
             places = torch.arange(evidence.shape[-1], device=turns.device) - turns[:, None]
             evidence = evidence.gather(-1, (places % evidence.shape[-1])[:, None].expand_as(evidence))
-        logits = (evidence.detach() + self.prior).flatten(1)
+        return self.read(evidence if self.poses == 2 else evidence[:, 0])
+
+    def read(self, evidence: Tensor) -> Prediction:
+        """Return the prediction for the log `evidence`, `(B, W)` or, for two poses, `(B, H, W)`."""
+        logits = evidence.detach().flatten(1) + self.prior.flatten()
         joint = torch.softmax(logits * self.powers[:, None, None], -1)  # p and p^4, (2, B, samples)
         maps = [joint] if self.poses == 1 else _marginals(joint.reshape(*joint.shape[:2], *self.chart.size))
         found = self.reader(maps)
         posterior = tuple(heatmap[0] for heatmap in maps)
         pose = self._drawn(joint[0]) if self.training else found.pose[1]
-        return Prediction(pose, found.confidence[0], posterior, evidence if self.poses == 2 else evidence[:, 0])
+        return Prediction(pose, found.confidence[0], posterior, evidence)
 
     def _drawn(self, posterior: Tensor) -> Tensor:
         """Draw poses `(B, k)` with probabilities proportional to a power of the `posterior` `(B, samples)`.

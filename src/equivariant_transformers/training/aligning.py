@@ -14,7 +14,7 @@ from equivariant_transformers.data.cache import sha256
 from equivariant_transformers.data.stored import checksums
 from equivariant_transformers.geometry.atlas import chart
 from equivariant_transformers.geometry.warp import Warp
-from equivariant_transformers.nn.alignment import frame_distance
+from equivariant_transformers.nn.alignment import TOLERANCE, frame_distance
 from equivariant_transformers.nn.augment import Augmentation, parse_max_theta
 from equivariant_transformers.nn.canonicalization import Canonicalization
 from equivariant_transformers.nn.canonicalizer import Canonicalizer
@@ -22,8 +22,6 @@ from equivariant_transformers.training.config import Config
 from equivariant_transformers.training.job import evaluation_batch, make_loader, place
 from equivariant_transformers.training.run import Job
 
-TOLERANCE = 0.2
-"""Largest root mean square distance of a right canonical frame, in half widths of the image."""
 NO_NETWORK = "none"
 """Network of a config that trains a canonicalizer alone."""
 _ALWAYS = {"rotation": 0.26, "dilation": 0.1}  # small changes that hide interpolation and the edges of the images

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from equivariant_transformers.nn.augment import TTA, Augmentation
 from equivariant_transformers.training import checkpoint, distributed, state
+from equivariant_transformers.training.calibrating import calibrated
 from equivariant_transformers.training.config import Config
 from equivariant_transformers.training.diagnosis import diagnose
 from equivariant_transformers.training.loggers import Epoch
@@ -69,6 +70,8 @@ class Result:
     """Epoch whose weights were kept: the best epoch on validation data or, with `keep: last`, the last epoch."""
     validation_error: float = math.nan
     test_error: float = math.nan
+    factors: tuple[float, ...] = ()
+    """Factors by which the calibration scaled the evidence of the layers in the weights that were kept."""
     failure: str | None = None
     """Reason why the run ended early; None if it did not."""
 
@@ -107,22 +110,24 @@ class Run:
 
     def finish_epoch(self) -> None:
         loss, steps = distributed.total(self.optimization.loss())
-        entry = {"loss": loss / steps, "validation_error": self.evaluation.error()}
-        result = self.result
-        result.history.append({**entry, "seconds": time.monotonic() - self.started})
-        self.epoch, self.step = self.epoch + 1, 0
-        if not entry["loss"] < self.job.config.diverged_loss:
-            result.failure = diagnose(self.job.module, self.job.train, self.epoch, entry["loss"], self.job.config)
-        elif (
-            self.job.config.keep == "last"
-            or result.best_epoch is None
-            or entry["validation_error"] < result.validation_error
-        ):
-            self._keep(entry["validation_error"])
+        config, result = self.job.config, self.result
+        with calibrated(self.optimization.averaged, self.job.validation) as factors:
+            entry = {"loss": loss / steps, "validation_error": self.evaluation.error()}
+            result.history.append({**entry, "seconds": time.monotonic() - self.started})
+            self.epoch, self.step = self.epoch + 1, 0
+            if not entry["loss"] < config.diverged_loss:
+                result.failure = diagnose(self.job.module, self.job.train, self.epoch, entry["loss"], config)
+            elif (
+                config.keep == "last"
+                or result.best_epoch is None
+                or entry["validation_error"] < result.validation_error
+            ):
+                self._keep(entry["validation_error"], factors)
 
-    def _keep(self, validation_error: float) -> None:
+    def _keep(self, validation_error: float, factors: tuple[float, ...]) -> None:
         """Keep the weights of the epoch that has just ended."""
         self.result.best_epoch, self.result.validation_error = self.epoch, validation_error
+        self.result.factors = factors
         for name, tensor in self.optimization.averaged.state_dict().items():
             self.kept[name].copy_(tensor)
         if self.job.on_keep is not None and distributed.rank() == 0:
@@ -194,7 +199,8 @@ class Run:
             self.result.validation_error = description["validation_error"]
         self.result.failure = description["failure"]
         if self.job.config.keep == "last" and self.epoch and not (self.step or self.result.failure):
-            self._keep(self.evaluation.error())  # no change, unless keep or tta differs from the file
+            with calibrated(self.optimization.averaged, job.validation) as factors:
+                self._keep(self.evaluation.error(), factors)  # no change, unless keep or tta differs from the file
 
 
 def is_finished(path: Path, job: Job) -> bool:

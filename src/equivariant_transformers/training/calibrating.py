@@ -1,0 +1,52 @@
+"""Calibration of the layers of a network in training, on its validation images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from equivariant_transformers.nn.calibration import count_moved, posterior_layers, scale_evidence
+from equivariant_transformers.nn.canonicalizer import Canonicalizer
+from equivariant_transformers.training import distributed
+from equivariant_transformers.training.optimization import Batches
+
+_IMAGES = 1000  # of the validation set
+
+
+@contextmanager
+def calibrated(module: nn.Module, loader: Batches) -> Iterator[tuple[float, ...]]:
+    """Calibrate the layers of `module` on the images of `loader` for the duration of the block.
+
+    Yield the factors of the evidence. The weights are the same to the last bit afterwards.
+    """
+    canonicalizer = getattr(module, "canonicalizer", None)
+    if not isinstance(canonicalizer, Canonicalizer) or not (layers := posterior_layers(canonicalizer)):
+        yield ()
+        return
+    weights: list[Tensor] = [layer.predictor.head.weight for layer in layers]  # type: ignore[misc, union-attr]
+    before = [weight.detach().clone() for weight in weights]
+    factors = scale_evidence(canonicalizer, _share_moved(canonicalizer, loader))
+    try:
+        yield factors
+    finally:
+        with torch.no_grad():
+            for weight, old in zip(weights, before, strict=True):
+                weight.copy_(old)
+
+
+def _share_moved(canonicalizer: Canonicalizer, loader: Batches) -> Tensor:
+    """Return the share of the images that each layer moves with each factor, over all processes."""
+    indices, counts = loader.in_order()
+    batches = -(-_IMAGES // (indices.shape[1] * distributed.world_size()))
+    loader.start(indices[:batches])
+    moved: list[Tensor] = []
+    for batch, counted in zip(indices[:batches], counts[:batches], strict=True):
+        loader.advance()
+        images, _ = loader.batch(batch)
+        moved.append(count_moved(canonicalizer, images[counted]))
+    sums = torch.stack(moved).sum(0)
+    *totals, images_seen = distributed.total(torch.cat((sums.flatten(), counts[:batches].sum()[None].to(sums))))
+    return sums.new_tensor(totals).reshape(sums.shape) / images_seen
