@@ -17,8 +17,9 @@ The rows:
   for rotation and shear.
 
 Test images are sampled once from the original by cubic convolution. In a turned image, pixels outside the largest
-circle in the frame are replaced by the mean of the image, so that corners tell nothing. The script adds its runs to a
-file of results and prints a table of all runs in the file.
+circle in the frame are replaced by the mean of the image, so that corners tell nothing. The column "angle known" is the
+error of the network behind the layers on turned images that were turned back by their true angles: the least that a
+layer can reach. The script adds its runs to a file of results and prints a table of all runs in the file.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from typing import Any
 
 import torch
 from consistency import put
-from torch import Tensor, nn
+from torch import Tensor
 
 import equivariant_transformers as et
 from equivariant_transformers.data import Splits
@@ -61,7 +62,8 @@ TITLES = {
     "layer strong": "rotation and shear layers, trained under strong homographies",
 }
 ROWS = tuple(TITLES)
-TESTS = ("upright", "turned", "strong")
+TESTS = ("upright", "turned", "strong", "known")
+COLUMNS = {"known": "angle known"}
 FINAL_RATE = 0.02  # of the first learning rate
 
 
@@ -161,8 +163,8 @@ def config(row: str, given: argparse.Namespace, seed: int) -> Config:
 
 
 @torch.no_grad()
-def errors(network: nn.Module, test: et.data.ImageSet) -> dict[str, float]:
-    """Return the errors in per cent on upright and turned test images, and under strong homographies."""
+def errors(network: et.Canonicalized, test: et.data.ImageSet) -> dict[str, float]:
+    """Return the errors in per cent on upright and turned images, under strong homographies, and with known angles."""
     network.eval()
     theta = (2 * torch.rand(len(test), generator=torch.Generator().manual_seed(0)) - 1) * math.pi
     with torch.random.fork_rng():
@@ -171,13 +173,16 @@ def errors(network: nn.Module, test: et.data.ImageSet) -> dict[str, float]:
     wrong = dict.fromkeys(TESTS, 0)
     for indices in torch.arange(len(test)).split(500):
         images = test.normalise(test.images[indices])
-        turns = et.group("rotation").matrix(theta[indices])
-        turned, bent = (
-            et.Warp.projective(matrices.to(images.device)).image(images, mode="bicubic", padding="border")
-            for matrices in (turns, strong[indices])
+        turn, bend = (
+            et.Warp.projective(matrices.to(images.device))
+            for matrices in (et.group("rotation").matrix(theta[indices]), strong[indices])
         )
-        for name, shown in zip(TESTS, (images, in_circle(turned), bent), strict=True):
-            wrong[name] += int((network(shown).argmax(1) != test.labels[indices]).sum())
+        turned, bent = (warp.image(images, mode="bicubic", padding="border") for warp in (turn, bend))
+        turned = in_circle(turned)
+        outputs = [network(shown) for shown in (images, turned, bent)]
+        outputs.append(network.backbone(turn.inverse().image(turned)))
+        for name, output in zip(TESTS, outputs, strict=True):
+            wrong[name] += int((output.argmax(1) != test.labels[indices]).sum())
     return {name: 100 * count / len(test) for name, count in wrong.items()}
 
 
@@ -188,20 +193,28 @@ def in_circle(images: Tensor) -> Tensor:
 
 
 def table(runs: list[dict[str, Any]]) -> str:
-    """Return a Markdown table of the mean errors, with standard deviations where there are several seeds."""
-    lines = [
-        "| data, network, training images, epochs | layers | upright | turned | ratio | strong | seeds |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    """Return a Markdown table of the mean errors, with standard deviations where there are several seeds.
+
+    Tests that no run has are left out.
+    """
+    tests = [name for name in TESTS if any(name in run for run in runs)]
+    columns = (
+        "data, network, training images, epochs",
+        "layers",
+        *(COLUMNS.get(name, name) for name in tests),
+        "turned / upright",
+        "seeds",
+    )
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     same = ("dataset", "examples", "network", "epochs")
     for setting in sorted({tuple(run[name] for name in same) for run in runs}):
         dataset, examples, network, epochs = setting
         for row in ROWS:
             chosen = [run for run in runs if run["row"] == row and tuple(run[name] for name in same) == setting]
             if chosen:
-                upright, turned, strong = ([run[name] for run in chosen if name in run] for name in TESTS)
-                cells = (f"{dataset}, {network}, {examples:,}, {epochs}", TITLES[row], spread(upright), spread(turned))
-                cells += (f"{mean(turned) / mean(upright):.2f}", spread(strong), str(len(chosen)))
+                found = {name: [run[name] for run in chosen if name in run] for name in tests}
+                cells = (f"{dataset}, {network}, {examples:,}, {epochs}", TITLES[row], *map(spread, found.values()))
+                cells += (f"{mean(found['turned']) / mean(found['upright']):.2f}", str(len(chosen)))
                 lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
