@@ -48,6 +48,7 @@ def main() -> None:
         with torch.no_grad():
             right = model(validation.normalise(validation.images)).argmax(1) == validation.labels
         print(f"epoch {epoch + 1}: validation accuracy {100 * right.float().mean().item():.1f} %")
+    et.calibrate(model.canonicalizer, validation.normalise(validation.images))  # + upright images stay upright
 
 
 if __name__ == "__main__":

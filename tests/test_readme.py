@@ -34,7 +34,7 @@ def test_the_training_loop_runs_before_and_after_the_change(library, added, monk
     stand_ins.backbones_of(library, monkeypatch)
     (diff,) = re.findall(r"```diff\n(.*?)```", README, re.DOTALL)
     kept = [line[1:] for line in diff.splitlines() if not line.startswith("-" if added else "+")]
-    space = {"loader": [(torch.rand(4, 3, 32, 32), torch.arange(4))]}
+    space = {"loader": [(torch.rand(4, 3, 32, 32), torch.arange(4))], "validation_images": torch.rand(4, 3, 32, 32)}
     exec(compile("\n".join(kept), "README", "exec"), space)
     assert isinstance(space["model"], et.Canonicalized) == added
     assert all(parameter.grad is not None for parameter in space["model"].parameters())
