@@ -10,6 +10,7 @@ from typing import Any
 from equivariant_transformers.data.cache import Report
 from equivariant_transformers.data.gathering import (
     MEMORY,
+    NAMED_AT_MOST,
     Dataset,
     Items,
     PictureFiles,
@@ -24,7 +25,6 @@ from equivariant_transformers.data.targets import count_classes, read_target
 from equivariant_transformers.data.tree import PART_NAMES, Tree, scan, usual_side
 from equivariant_transformers.text import quote, visible
 
-NAMED_AT_MOST = 10
 VALIDATION, TEST = 0.1, 0.2
 """Fractions of the images that are held out by default."""
 
