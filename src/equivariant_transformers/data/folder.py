@@ -81,10 +81,10 @@ def from_csv(
 ) -> Splits:
     """Load the images that a CSV file lists, in UTF-8, with the columns `path`, `label` and optionally `split`.
 
-    Paths are relative to the folder of the CSV file and do not leave it. Labels are the names of the classes. For
-    multi-label classification and regression, columns of numbers with names of their own take the place of `label`.
-    Splits are `train`, `validation` (or `valid`, `val`) and `test`. A ValueError names the line of a mistake, and files
-    that do not exist. Images are converted as in `from_folder`.
+    Columns are separated by commas, semicolons or tabs. Paths are relative to the folder of the CSV file and do not
+    leave it. Labels are the names of the classes. For multi-label classification and regression, columns of numbers
+    with names of their own take the place of `label`. Splits are `train`, `validation` (or `valid`, `val`) and `test`.
+    A ValueError names the line of a mistake, and files that do not exist. Images are converted as in `from_folder`.
 
     Args:
         path: CSV file, at most 256 MiB.
