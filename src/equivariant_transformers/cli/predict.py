@@ -46,8 +46,9 @@ def predict_images(
 ) -> None:
     """Print the class of each image, the confidence, and the pose predicted by the layers.
 
-    A canonicalizer file of et align prints the poses alone, and writes canonical images of the size of the file. A model for several labels per image prints the labels that are present, with their probabilities, and a model for
-    regression prints the values.
+    A model for several labels per image prints the labels that are present, with their probabilities, and a model for
+    regression prints the values. A canonicalizer, such as upright or a file of et align, prints the poses alone. Its
+    canonical images have the size of the files, up to 1024 pixels a side.
 
     A folder stands for all files below it, except hidden files, and a CSV file for the files that it lists. A file that
     cannot be read, or whose canonical image cannot be written, is reported, and the exit code is 1.

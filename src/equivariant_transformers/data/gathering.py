@@ -251,7 +251,7 @@ def _warn_of_untrained(labels: dict[str, Tensor], classes: tuple[str, ...]) -> N
 def _hold_out(labels: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """Draw a mask `(N,)` of `count` random images, stratified by class, that leaves an image of each class."""
     chosen = _evenly(labels, count, generator)
-    if labels[~chosen].unique().equal(labels.unique()):
+    if {*labels[~chosen].tolist()} == {*labels.tolist()}:
         return chosen
     order = torch.randperm(len(labels), generator=generator)
     order = order[labels[order].argsort(stable=True)]
