@@ -159,9 +159,10 @@ def _page(classifier: Classifier) -> str:
         "licence": LICENCE,
     }
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+    kind = "A regression" if config.task == "regression" else "A classifier"
     return f"""# {config.network} on {card.data}
 
-{"A regression" if config.task == "regression" else "A classifier"} of images by [Equivariant Transformer Networks](https://arxiv.org/abs/1901.11399), made with the library
+{kind} of images by [Equivariant Transformer Networks](https://arxiv.org/abs/1901.11399), made with the library
 equivariant_transformers.
 
 | | |
