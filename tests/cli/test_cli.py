@@ -366,7 +366,7 @@ def test_only_the_first_process_speaks(et, monkeypatch):
     assert et("info").out  # a cluster may number its jobs so; torchrun says also how many processes there are
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert et("info") == ("", "")
-    assert et("data", "fetch", "nothing", code=2).err.startswith("process 1: error: unknown data set")
+    assert et("data", "fetch", "nothing", code=2).err.startswith("process 1: error: there is no folder 'nothing'")
 
 
 def test_a_run_does_not_go_on_with_other_images(et, bars, tmp_path):
