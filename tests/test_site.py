@@ -76,6 +76,7 @@ def test_the_notebook_runs(monkeypatch, tmp_path, capsys):
         code = "examples, epochs, tested = 32, 1, 20" if small else "".join(cell["source"])
         exec(compile(code, "notebook", "exec"), space)
     assert "canonicalized: " in capsys.readouterr().out
+    assert all(weight.grad is not None for weight in space["layers"].parameters())  # the layers are trained
     # What it shows was printed and drawn by these cells, in this order.
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     assert sum("image/png" in output.get("data", ()) for cell in cells for output in cell["outputs"]) == 3

@@ -366,7 +366,7 @@ def test_only_the_first_process_speaks(et, monkeypatch):
     assert et("info").out  # a cluster may number its jobs so; torchrun says also how many processes there are
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert et("info") == ("", "")
-    assert et("data", "fetch", "nothing", code=2).err.startswith("process 1: error: unknown data set")
+    assert et("data", "fetch", "nothing", code=2).err.startswith("process 1: error: there is no folder 'nothing'")
 
 
 def test_a_run_does_not_go_on_with_other_images(et, bars, tmp_path):
@@ -775,7 +775,9 @@ def test_info(et, tmp_path, monkeypatch):
         ("train mnist --seed 1180591620717411303424", 2, "seed must be from -2**40 to 2**40, got 118"),
         ("train mnist --device cuda:99", 2, "GPU 'cuda:99' is not available"),
         ("train mnist --device abacus", 2, "the device must be auto, cpu, cuda"),
-        ("train mnist --config nothing.yaml", 2, "nothing.yaml"),
+        ("train mnist --config nothing.yaml", 2, "error: nothing.yaml: No such file or directory"),
+        ("train mnist --augment rotation=30", 2, "angles are in radians"),
+        ("data show photos", 2, "there is no folder 'photos' in"),
         ("train mnist --copies 3", 1, "mnist does not let you choose copies"),
         ("evaluate nothing.safetensors", 1, "there is no checkpoint at nothing.safetensors"),
         ("predict", 2, "Missing argument"),
@@ -821,13 +823,31 @@ def test_wrong_yaml(et, tmp_path, text, message):
     assert err.count("\n") == 1
 
 
+def test_a_single_class_is_nothing_to_learn(et, tmp_path):
+    for number in range(6):
+        (tmp_path / "pictures" / "cat").mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "pictures" / "cat" / f"{number}.png")
+    _, err = et("train", tmp_path / "pictures", "--out", tmp_path / "run", code=2)
+    assert "has a single class, cat" in err.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_long_table_says_how_much_it_leaves_out(capsys):
+    console.table("class", ">error", rows=[[str(number), "1"] for number in range(23)], most=20)
+    assert capsys.readouterr().out.splitlines()[-1] == "3 more"
+    console.table("class", ">error", rows=[["one", "1"]], most=20)
+    assert "more" not in capsys.readouterr().out
+
+
 def test_damaged_models_and_full_disks(et, trained, bars, tmp_path, monkeypatch):
     (tmp_path / "cut").write_bytes((trained / "model.safetensors").read_bytes()[:-10])
     assert "cut off, damaged" in et("evaluate", tmp_path / "cut", code=1).err
     assert "load model.safetensors in the same folder" in et("evaluate", trained / CHECKPOINT, code=1).err
     (tmp_path / "file").touch()
     _, err = et("train", bars, *SMALL, "--epochs", 1, "--out", tmp_path / "file" / "run", code=1)
-    assert err.splitlines()[-1].startswith("error: [Errno")
+    assert err.splitlines()[-1] == f"error: {tmp_path / 'file' / 'run'}: Not a directory"
+    _, err = et("train", bars, *SMALL, "--epochs", 1, "--out", tmp_path / "file", code=1)
+    assert err.splitlines()[-1] == f"error: {tmp_path / 'file'}: a file, not a folder"
     monkeypatch.setitem(sys.modules, "safetensors", None)
     assert install.command("train") in et("evaluate", tmp_path / "cut", code=1).err
 

@@ -114,7 +114,7 @@ def test_regression_from_training_to_prediction(et, tmp_path, picture):
 @pytest.mark.parametrize(
     ("dataset", "task", "message"),
     [
-        ("halves", "classification", "needs a class number per image, but halves has 2 numbers per image"),
+        ("halves", "classification", "needs a class number per image, but halves has the numbers"),
         ("brightness", "multilabel", "needs targets 0 and 1, but halves has other numbers"),
     ],
 )

@@ -352,6 +352,35 @@ def test_every_image_is_in_one_part_and_classes_keep_their_share(labels, validat
         assert ((part.labels.bincount(minlength=4) - every * count / len(labels)).abs() < slack + 1e-6).all()
 
 
+@given(
+    counts=st.lists(st.integers(1, 6), min_size=2, max_size=12),
+    validation=st.sampled_from([0, 0.1]),
+    seed=st.integers(0, 3),
+)
+def test_every_class_is_trained_if_there_are_enough_images(counts, validation, seed):
+    labels = [label for label, count in enumerate(counts) for _ in range(count)]
+    held_out = sum(max(1, round(share * len(labels))) for share in (validation, 0.2) if share)
+    if held_out > len(labels) - len(counts):
+        return
+    items = [(np.zeros((1, 1), np.uint8), label) for label in labels]
+    splits = from_dataset(items, validation=validation, test=0.2, seed=seed)
+    assert splits.train.labels.unique().tolist() == list(range(len(counts)))
+    assert len(splits.validation) + len(splits.test) == held_out
+
+
+def test_classes_that_are_not_trained_are_named(tmp_path):
+    for name in "abc":
+        save(tmp_path / name / "one.png")
+    with pytest.warns(UserWarning, match=r"no training image has the class \w, \w: a network cannot learn it"):
+        from_folder(tmp_path)
+    for part in ("train", "test"):
+        for name in ("cat", "dog")[: 2 if part == "test" else 1]:
+            save(tmp_path / "parts" / part / name / "one.png")
+            save(tmp_path / "parts" / part / name / "two.png")
+    with pytest.warns(UserWarning, match="no training image has the class dog"):
+        from_folder(tmp_path / "parts")
+
+
 def test_the_code_on_the_page_runs(pets, monkeypatch):
     pets.rename(pets.parent / "photos")
     monkeypatch.chdir(pets.parent)

@@ -37,6 +37,16 @@ def test_any_number_of_classes(classes):
     assert (values == 10).sum() >= 2 * 64 * 64
 
 
+def test_names_with_accents_can_be_told_apart():
+    def drawn(name):
+        images = flat(1, each=1)
+        return contact_sheet(
+            ImageSet(images=images.images, labels=images.labels, name="flat", classes=(name,))
+        ).tobytes()
+
+    assert len({drawn(name) for name in ("Z\u00fcrich", "Z\u00f6rich", "Z\u0416rich", "Z\u03a9rich")}) == 4
+
+
 def test_long_names_and_oblong_images_fit():
     images = flat(3, size=(20, 50))
     short = contact_sheet(images)

@@ -67,6 +67,16 @@ def test_marks_quotes_and_scripts_of_all_kinds(tmp_path):
     assert splits.train.labels.tolist() == [0, 1, 0][: len(names)]
 
 
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_the_separator_is_that_of_the_first_line(tmp_path, mark, end):
+    rows = [("path", "label"), ("a.png", "cat, large"), ("b; c.png", "dog; small")]
+    text = end.join(mark.join(f'"{cell}"' if set(",;") & {*cell} else cell for cell in row) for row in rows)
+    tree = read_table(table(tmp_path, text, ("a.png", "b; c.png")))
+    assert tree.classes == ("cat, large", "dog; small")
+    assert [(file.name, label) for file, label in tree.parts["train"]] == [("a.png", 0), ("b; c.png", 1)]
+
+
 def test_columns_may_come_in_any_order_and_labels_may_be_left_out(tmp_path):
     path = table(tmp_path, "split,label,path\ntrain,x,a.png\ntest,y,b.png\ntrain,y,c.png")
     assert {part: len(files) for part, files in read_table(path).parts.items()} == {"train": 2, "test": 1}
@@ -93,7 +103,7 @@ def test_columns_of_numbers_are_targets(tmp_path, memory):
         ("\n , \n", "is empty"),
         ("path,label\n", "lists no images for training; it has no rows"),
         ("a.png,cat\n", r"line 1: the columns must be path,label or path,label,split, or path and .*, got 'a.png,cat'"),
-        ("path;label\na.png;cat", "line 1: the columns must be"),
+        ("path|label\na.png|cat", "line 1: the columns must be"),
         ("path,label,spilt\na.png,cat,test", "line 1: the columns must be"),
         ("path,path\na.png,cat", "line 1: the columns must be"),
         ("path,width,width\na.png,1,2", "line 1: the columns must be"),
@@ -102,7 +112,7 @@ def test_columns_of_numbers_are_targets(tmp_path, memory):
         ("path,width\na.png,wide", "line 2: 'width' must be a finite number, got 'wide'"),
         ("path,width\na.png,nan", "line 2: 'width' must be a finite number, got 'nan'"),
         ("path,label\na.png\n", r"line 2: 2 cells \(path, label\) are needed, found 1"),
-        ("path,label\na.png,cat,dog\n", "line 2: 2 cells .* found 3; quote a cell with a comma"),
+        ("path,label\na.png,cat,dog\n", "line 2: 2 cells .* found 3; quote a cell with a separator"),
         ("path,label\na.png,\n", "line 2: the label is empty"),
         ("path,label\n,cat\n", "line 2: a path must be below the folder of the table, and relative to it, got ''"),
         ("path,label\n\nsub/../../a.png,cat\n", r"line 3: a path must be below .* got 'sub/../../a.png'"),

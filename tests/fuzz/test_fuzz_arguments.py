@@ -4,6 +4,7 @@ import functools
 import math
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -94,6 +95,7 @@ def constructors(random):
     ]
 
 
+@pytest.mark.filterwarnings("ignore:model.images. in training does not train:UserWarning")
 def test_what_is_made_works(fuzz):
     def check(random):
         network = random.choice(constructors(random))()

@@ -38,15 +38,26 @@ def test_what_is_saved_comes_back(predictor, layers, tmp_path):
         assert torch.equal(made(IMAGES).image, loaded(IMAGES).image)
 
 
+def test_layers_may_have_different_predictors(tmp_path):
+    centred = et.EquivariantTransformer("cartesian", 3, predictor="centre")
+    made = et.Canonicalizer([centred, "rotation"], 3, predictor="consistent").eval()
+    et.hub.save_canonicalizer(made, tmp_path / "file")
+    assert CanonicalizerCard.of(made).predictor == ("centre", "consistent")
+    loaded = et.hub.load_canonicalizer(tmp_path / "file")
+    with torch.no_grad():
+        assert torch.equal(made(IMAGES).pose, loaded(IMAGES).pose)
+
+
 def test_layers_without_a_name_are_refused(tmp_path):
     wide = et.EquivariantTransformer(et.chart("rotation").replace(size=(16, 16)), 3)
     own = et.EquivariantTransformer("rotation", 3, pose_range=(-1, 1))
     for layer, message in ((wide, "differs from the layer of this name"), (own, "differs from the layer of this name")):
         with pytest.raises(ValueError, match=message):
             et.hub.save_canonicalizer(et.Canonicalizer([layer], 3), tmp_path / "file")
-    both = [et.EquivariantTransformer("rotation", 3), et.EquivariantTransformer("x_shear", 3, predictor="posterior")]
-    with pytest.raises(ValueError, match="the same in all"):
-        et.hub.save_canonicalizer(et.Canonicalizer(both, 3), tmp_path / "file")
+    model = et.Canonicalized(torch.nn.Flatten(), et.Canonicalizer(["rotation"], 3))
+    for other, message in ((model, "pass network.canonicalizer"), (wide, r"pass et.Canonicalizer\(\[layer\]\)")):
+        with pytest.raises(TypeError, match=message):
+            et.hub.save_canonicalizer(other, tmp_path / "file")
     assert not list(tmp_path.iterdir())
 
 
@@ -81,6 +92,10 @@ def test_flipped_bits_are_refused(saved, tmp_path, data):
         {"layers": [3]},
         {"layers": ["nowhere"]},
         {"predictor": "psychic"},
+        {"predictor": []},
+        {"predictor": ["posterior", "posterior"]},
+        {"predictor": [3]},
+        {"predictor": 3},
         {"channels": 10**9},
         {"channels": 4},
         {"in_channels": 0},

@@ -101,7 +101,7 @@ def test_pictures_of_any_kind_are_prepared(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong", [torch.zeros(1, 3, 24, 24), torch.zeros(3, 24, 24).byte(), torch.zeros(1, 1, 24, 24).byte()]
+    "wrong", [torch.zeros(1, 3, 24, 24), torch.zeros(3, 24, 24).byte(), torch.zeros(1, 1, 24, 24).byte(), "cat.png"]
 )
 def test_other_images_are_refused(wrong):
     with pytest.raises(ValueError, match=r"takes uint8 images \(B, 3, 24, 24\), got"):
@@ -116,7 +116,7 @@ def test_damaged_and_foreign_files_are_refused(file, tmp_path):
             Classifier.load(file)
     with pytest.raises(CheckpointError, match="there is no"):
         Classifier.load(tmp_path / "nothing")
-    with pytest.raises(CheckpointError, match="there is no"):
+    with pytest.raises(CheckpointError, match="is a folder; give the file in it, such as "):
         Classifier.load(tmp_path)
 
 

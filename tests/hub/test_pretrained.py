@@ -195,6 +195,17 @@ def test_the_page_of_a_model_has_the_terms_of_its_data():
     assert f"(terms of the data: {et.data.DATASETS['projective-mnist'].licence})" in page
 
 
+@pytest.mark.parametrize("task", ["classification", "multilabel", "regression"])
+def test_only_a_regression_is_not_tagged_as_image_classification(task):
+    hub = pytest.importorskip("equivariant_transformers.hub.huggingface")
+    labels = torch.arange(2) if task == "classification" else torch.eye(2)
+    images = ImageSet(images=IMAGES, labels=labels, name="noise", classes=("a", "b"))
+    card = Card.of(Config(task=task), images)
+    page = str(hub.HubClassifier(card.build(), card).generate_model_card())
+    assert ("pipeline_tag: image-classification" in page) == (task != "regression")
+    assert ("A regression of images" in page) == (task == "regression")
+
+
 @pytest.mark.usefixtures("weights")
 def test_pushing_and_downloading(hub, tmp_path, monkeypatch):
     classifier = et.pretrained("other")

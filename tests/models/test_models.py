@@ -282,7 +282,7 @@ def test_every_network_has_one_shape():
 
 @every_pair(et.CHARTS, ["cartesian"])
 def test_every_chart_can_be_a_layer(predictor, layers):
-    model = models.build(layers=layers, chart="log_polar", predictor=predictor)
+    model = models.build(layers=layers, chart="log_polar", predictor=predictor).eval()
     assert model(glyphs(64)[:2]).shape == (2, 10)
     kinds = {type(layer) for layer in model.canonicalizer.layers}
     assert kinds == {et.SpatialTransformer if predictor == "direct" else et.EquivariantTransformer}

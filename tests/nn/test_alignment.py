@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from textures import textures
+from torch import nn
 
 import equivariant_transformers as et
 from equivariant_transformers.geometry.motion import group_warp
@@ -115,3 +116,23 @@ def test_a_few_steps_turn_pictures_upright():
 def test_other_outputs_are_refused():
     with pytest.raises(TypeError, match="takes the output of a canonicalizer, got a Tensor"):
         et.alignment_loss(torch.rand(2, 3))
+
+
+def test_a_loss_that_cannot_train_the_layers_is_warned_of():
+    images = torch.rand(2, 3, 32, 32)
+    backbone = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 2))
+    model = et.Canonicalized(backbone, et.Canonicalizer(["rotation"], in_channels=3, channels=4))
+    with pytest.warns(UserWarning, match=r"does not train the layers.*et\.alignment_loss"):
+        model(images).sum().backward()
+    layers = [*model.canonicalizer.parameters()]
+    assert all(weight.grad is None for weight in layers)  # it is true
+    out = model.canonicalizer(images)
+    (model.read(out).sum() + et.alignment_loss(out)).backward()  # this trains them, without a warning
+    assert any(weight.grad.any() for weight in layers)
+    with torch.no_grad():
+        model(images)
+    model.canonicalizer.requires_grad_(False)
+    model(images)
+    model.canonicalizer.requires_grad_(True)
+    model.eval()(images)
+    et.Canonicalized(backbone, et.Canonicalizer(["rotation"], in_channels=3, predictor="consistent"))(images)

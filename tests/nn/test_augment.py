@@ -95,6 +95,7 @@ def test_every_network_can_be_augmented(options):
         (lambda: Augmentation({"rotation": math.inf}), ValueError, "positive finite number"),
         (lambda: Augmentation({"rotation": math.nan}), ValueError, "must be a number, got nan"),
         (lambda: Augmentation({"rotation": None}), TypeError, "max_theta of 'rotation' must be a number, got None"),
+        (lambda: Augmentation({"rotation": 30}), ValueError, "whole period of 6.283; angles are in radians"),
         (lambda: Augmentation(["rotation"]), TypeError, "max_theta must map groups to numbers"),
         (lambda: Augmentation({"rotatoin": 1.0}), ValueError, "Did you mean 'rotation'"),
         (lambda: parse_max_theta(("rotation",)), ValueError, "rotation=3.14"),

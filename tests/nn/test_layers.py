@@ -435,6 +435,26 @@ def test_inference_can_be_captured_in_a_cuda_graph(pixels):
             "backbone must be a module",
         ),
         (
+            lambda _: et.Canonicalized(et.Canonicalizer(["rotation"]), nn.Flatten()),
+            TypeError,
+            r"got a Canonicalizer; write Canonicalized\(backbone, canonicalizer\)",
+        ),
+        (
+            lambda _: et.EquivariantTransformer(et.group("rotation")),
+            TypeError,
+            r"got the group 'rotation'; et.chart\('rotation'\) returns its chart",
+        ),
+        (
+            lambda _: et.Canonicalizer([et.Group.from_generator([[1, 0, 0], [0, 2, 0], [0, 0, 0]], name="own")]),
+            TypeError,
+            r"got the group 'own'; et.derive\(group\) returns its chart",
+        ),
+        (
+            lambda _: et.Canonicalizer(["rotation"], in_channels=3)(torch.rand(2, 16, 24, 3)),
+            ValueError,
+            r"images.permute\(0, 3, 1, 2\)",
+        ),
+        (
             lambda _: et.Canonicalized(nn.Flatten(), "x_shear"),
             TypeError,
             r"channels of the images are unknown.*; write Canonicalizer\(\['x_shear'\], in_channels=3\)",
@@ -551,7 +571,7 @@ def test_names_are_canonicalizers_with_the_channels_of_the_backbone(given):
     weights = same.state_dict()
     assert weights.keys() == model.canonicalizer.state_dict().keys()
     assert all(torch.equal(value, weights[name]) for name, value in model.canonicalizer.state_dict().items())
-    assert model(torch.rand(2, 2, 16, 16)).shape == (2, 4, 3, 3)
+    assert model.eval()(torch.rand(2, 2, 16, 16)).shape == (2, 4, 3, 3)
     on_two_sheets = et.Canonicalized(nn.Conv2d(6, 4, 3), "rotation", chart="x_perspective")
     assert on_two_sheets.canonicalizer.in_channels == 3
 
@@ -561,3 +581,14 @@ def test_a_list_of_layers_keeps_their_channels():
     assert et.Canonicalized(nn.Flatten(), [layer, "x_shear"]).canonicalizer.in_channels == 5
     with pytest.raises(ValueError, match="the layers take"):
         et.Canonicalized(nn.Flatten(), [layer, et.EquivariantTransformer("x_shear", in_channels=1)])
+
+
+def test_what_is_printed_names_the_charts():
+    layer = et.EquivariantTransformer("x_shear", in_channels=3, pose_range=(-0.5, 0.5))
+    stack = et.Canonicalizer([layer, "rotation"], in_channels=3, min_confidence=0.3)
+    printed = repr(et.Canonicalized(nn.Flatten(), stack, chart="log_polar"))
+    assert "x_shear, in_channels=3, pose_range=((-0.5, 0.5),)" in printed
+    assert "EquivariantTransformer(\n        rotation, in_channels=3\n" in printed
+    assert "in_channels=3, min_confidence=0.3" in printed
+    assert "ChartGrid(log_polar)" in printed
+    assert repr(Augmentation({"rotation": 0.3})) == "Augmentation({'rotation': 0.3})"

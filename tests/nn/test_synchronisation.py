@@ -118,6 +118,7 @@ def as_on_a_gpu(monkeypatch):
     monkeypatch.setattr(projective, "can_inspect", lambda tensor: False)  # noqa: ARG005
 
 
+@pytest.mark.filterwarnings("ignore:model.images. in training does not train:UserWarning")
 @pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("name", MODULES)

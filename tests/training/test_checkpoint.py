@@ -209,6 +209,14 @@ def test_a_state_that_no_run_can_be_in_is_refused_and_left_alone(runs, tmp_path,
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("changes", [{"batch_size": 64}, {"seed": 3}, {"size": 32, "batch_size": 100}])
+def test_the_state_of_another_run_is_not_called_damaged(runs, tmp_path, changes):
+    (tmp_path / CHECKPOINT).write_bytes(runs["middle"])  # its step may be one that this run does not have
+    with pytest.raises(CheckpointError, match=f"belongs to another run: .*{min(changes)} is") as refused:
+        train([job(CONFIG.replace(**changes), directory=tmp_path)])
+    assert "emove" not in str(refused.value)  # the file is the other run's work
+
+
 def test_another_place_in_the_epoch_is_refused(runs, tmp_path):
     for step in (0, 2, 6):
         spoil(tmp_path / CHECKPOINT, runs["middle"], {"step": step})

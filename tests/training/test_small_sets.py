@@ -93,6 +93,7 @@ def folder_of(count, path):
         pytest.param(60, ("--memory", "0.0001"), marks=pytest.mark.cuda),  # streamed from disk
     ],
 )
+@pytest.mark.filterwarnings("ignore:no training image has the class:UserWarning")  # one of three images is trained on
 def test_a_folder_of_any_size_trains_and_evaluates(count, options, tmp_path, capsys):
     folder = folder_of(count, tmp_path / "pictures")
     out = tmp_path / "run"

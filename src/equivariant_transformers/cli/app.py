@@ -98,7 +98,7 @@ def _explain(error: Any) -> int:
     if isinstance(error, ModuleNotFoundError) and "pip install" not in str(error):
         console.error(f"{error}: {install.command('train')}")
     elif isinstance(error, EXPECTED):
-        console.error(str(error))
+        console.error(console.reason(error))
     else:
         console.error(f"{type(error).__name__}: {error}. Add --debug for the traceback")
     return console.FAILED

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
 from torch import Tensor
 
+from equivariant_transformers.arguments import whole_number
 from equivariant_transformers.audit.frames import Modulo
 from equivariant_transformers.audit.probes import fills_frame, on_canvas
 from equivariant_transformers.cli import console, models
@@ -27,7 +28,10 @@ from equivariant_transformers.cli.layer_audit import (
 )
 from equivariant_transformers.data.registry import find_data, is_own
 from equivariant_transformers.geometry.groups import lookup
-from equivariant_transformers.nn.augment import Augmentation
+from equivariant_transformers.hub.canonicalizers import CanonicalizerCard
+from equivariant_transformers.hub.zoo import find_canonicalizer
+from equivariant_transformers.limits import MOST_SIDE
+from equivariant_transformers.nn.augment import Augmentation, parse_max_theta
 from equivariant_transformers.nn.canonicalizer import Canonicalizer
 from equivariant_transformers.nn.layers import make_layer
 from equivariant_transformers.nn.posterior import PosteriorPredictor
@@ -35,6 +39,7 @@ from equivariant_transformers.nn.predictors import PREDICTORS
 from equivariant_transformers.training import Config
 from equivariant_transformers.training.job import find_device, load_data
 
+_SIZE = (64, 64)  # of the images of layers whose own size is unknown
 _CANVAS = 256  # minimum side in pixels of the canvas that the transformed images are sampled from
 
 
@@ -79,6 +84,8 @@ def audit_layers(
     is measured separately. The ideal slope of predicted against true changes of pose is 1. Errors are relative to the
     range of theta, in the unit of theta, and in pixels. For two layers or more, the canonical frames of two transformed
     copies of each image are compared.
+
+    A canonicalizer file of et align is measured without labels: a folder need not have class folders.
     """
     with console.usage():
         where = find_device(device)
@@ -86,8 +93,12 @@ def audit_layers(
         config = Config(dataset=dataset, seed=seed)
         if model and group:
             raise ValueError(f"got model {model} and --group {group}; give a model or --group, not both")
-        subject = _from_model(model, network, where) if model else _from_names(group, predictor, seed, where)
-    images, origin = _images(subject, config, count, accept_other_files=accept_other_files)
+        alone = find_canonicalizer(model) if model else None
+        if alone:
+            subject = _from_canonicalizer(*alone, where)
+        else:
+            subject = _from_model(model, network, where) if model else _from_names(group, predictor, seed, where)
+    images, origin = _images(subject, config, count, labels=alone is None, accept_other_files=accept_other_files)
     canvases = _normalised(on_canvas(images, _canvas_pixels(images, subject)), subject)
     moved = on_canvas_rows(subject.stack, canvases, subject.size)
     fixed: list[Row] = []
@@ -125,6 +136,15 @@ def _from_model(model: str, network: str | None, device: torch.device) -> Subjec
     )
 
 
+def _from_canonicalizer(canonicalizer: Canonicalizer, card: CanonicalizerCard, device: torch.device) -> Subject:
+    """Return a canonicalizer in a file, for images of the size and under the augmentation of its training, if known."""
+    size, fields = card.training.get("size"), card.training.get("config")
+    height, width = size if isinstance(size, list) and len(size) == 2 else _SIZE
+    height, width = (whole_number("size", side, most=MOST_SIDE) for side in (height, width))
+    given = parse_max_theta(Config.from_dict(fields).augment) if fields else {}
+    return _subject(canonicalizer.to(device), card.in_channels, (height, width), Augmentation(given), device)
+
+
 def _from_names(names: str | None, predictor: str, seed: int, device: torch.device) -> Subject:
     if not names:
         raise ValueError("nothing to audit; give a model, or --group with names of groups or charts")
@@ -133,13 +153,28 @@ def _from_names(names: str | None, predictor: str, seed: int, device: torch.devi
     for name in map(str.strip, names.split(",")):
         torch.manual_seed(seed)
         layers.append(make_layer(name, predictor=predictor))
-    one, zero = (torch.full((1, 1, 1, 1), value, device=device) for value in (1 / 255, 0.0))
-    return Subject(Canonicalizer(layers).to(device).eval(), 1, (64, 64), one, zero, Augmentation({}), None)
+    return _subject(Canonicalizer(layers).to(device).eval(), 1, _SIZE, Augmentation({}), device)
 
 
-def _images(subject: Subject, config: Config, count: int, *, accept_other_files: bool) -> tuple[Tensor, str]:
-    """Return the first test images `(B, C, H, W)`, with values from 0 to 1, and their origin."""
-    shape = {"channels": subject.channels, "size": subject.size} if is_own(config.dataset) else {}
+def _subject(
+    stack: Canonicalizer, channels: int, size: tuple[int, int], augmentation: Augmentation, device: torch.device
+) -> Subject:
+    """Return a stack for images from 0 to 1, without a backbone."""
+    scale, shift = (torch.full((1, 1, 1, 1), value, device=device) for value in (1 / 255, 0.0))
+    return Subject(stack, channels, size, scale, shift, augmentation, None)
+
+
+def _images(
+    subject: Subject, config: Config, count: int, *, labels: bool, accept_other_files: bool
+) -> tuple[Tensor, str]:
+    """Return the first test images `(B, C, H, W)`, with values from 0 to 1, and their origin.
+
+    Without `labels`, the test images of a folder are those of `et align`.
+    """
+    shape: dict[str, Any] = {}
+    if is_own(config.dataset):
+        shape = {"channels": subject.channels if subject.channels in (1, 3) else 3, "size": subject.size}
+        shape |= {} if labels else {"labels": False}
     with console.loading() as loading:
         splits = load_data(
             config, subject.scale.device, accept_other_files=accept_other_files, progress=loading, **shape

@@ -50,7 +50,18 @@ def usage() -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, ValueError) as error:
-        raise Failure(str(error), WRONG_USAGE) from error
+        raise Failure(reason(error), WRONG_USAGE) from error
+
+
+def reason(error: Exception) -> str:
+    """Return the message of an error. That of the system about a file is `NAME: what went wrong`.
+
+    >>> reason(FileNotFoundError(2, "No such file or directory", "photos"))
+    'photos: No such file or directory'
+    """
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def code_of(signal: str | None) -> int:
@@ -93,8 +104,13 @@ def print_json(value: Any) -> None:
         print(json.dumps(value, indent=1, allow_nan=False))
 
 
-def table(*columns: str, rows: list[list[str]]) -> None:
-    """Print a table to stdout. Columns whose name starts with `>` are aligned to the right."""
+def table(*columns: str, rows: list[list[str]], most: int | None = None) -> None:
+    """Print a table to stdout. Columns whose name starts with `>` are aligned to the right.
+
+    Of more than `most` rows, the rest is counted in a last row.
+    """
+    if most is not None and len(rows) > most:
+        rows = [*rows[:most], [f"{len(rows) - most:,} more", *[""] * (len(columns) - 1)]]
     shown = Table(header_style="bold", show_header=any(columns), box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
         shown.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left")

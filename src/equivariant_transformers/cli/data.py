@@ -66,8 +66,7 @@ def show(
 ) -> None:
     """Count the images of each class and part, and write a PNG file with training images of every class.
 
-    For a folder of images or a CSV file, the picture shows what training makes of the files: the original sizes, and
-    the padding, which is hatched.
+    For own images, the picture shows what training makes of the files: the original sizes, and hatched padding.
     """
     options = _checked(name, option)
     with console.loading() as loading:

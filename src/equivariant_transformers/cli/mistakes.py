@@ -65,12 +65,12 @@ class Confusion:
         totals, mistakes = self.answers.sum(1), wrong.sum(1)
         order = (mistakes / totals.clamp_min(1)).argsort(descending=True, stable=True)
         rows = []
-        for label in order[totals[order] > 0][:_SHOWN].tolist():
+        for label in order[totals[order] > 0].tolist():
             other = int(wrong[label].argmax())
             confused = f"{self.classes[other]} ({wrong[label, other]})" if mistakes[label] else ""
             error = f"{100 * mistakes[label] / totals[label]:.2f} %"
             rows.append([self.classes[label], str(int(totals[label])), error, confused])
-        console.table("class", ">test images", ">error", "most often taken for", rows=rows)
+        console.table("class", ">test images", ">error", "most often taken for", rows=rows, most=_SHOWN)
 
 
 @torch.no_grad()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,13 +14,19 @@ import typer
 from torch import Tensor
 
 from equivariant_transformers.cli import console, models, scores
+from equivariant_transformers.data.files import check_regular
 from equivariant_transformers.data.table import is_table, listed_files
 from equivariant_transformers.data.tree import files_below
 from equivariant_transformers.hub.classifier import Classifier
+from equivariant_transformers.hub.zoo import find_canonicalizer
+from equivariant_transformers.limits import MOST_SIDE
+from equivariant_transformers.nn.canonicalization import Canonicalization
+from equivariant_transformers.nn.canonicalizer import Canonicalizer
 from equivariant_transformers.text import visible
 from equivariant_transformers.training.job import find_device
 
 _UNSAFE = frozenset('/\\:*?"<>|')
+_MANY = 100  # files from which on progress is shown
 _LONGEST_NAME = 200  # bytes; most systems allow 255 including the extension
 
 
@@ -39,19 +47,25 @@ def predict_images(
     """Print the class of each image, the confidence, and the pose predicted by the layers.
 
     A model for several labels per image prints the labels that are present, with their probabilities, and a model for
-    regression prints the values.
+    regression prints the values. A canonicalizer, such as upright or a file of et align, prints the poses alone. Its
+    canonical images have the size of the files, up to 1024 pixels a side.
 
     A folder stands for all files below it, except hidden files, and a CSV file for the files that it lists. A file that
     cannot be read, or whose canonical image cannot be written, is reported, and the exit code is 1.
     """
     with console.usage():
         where = find_device(device)
-    classifier = models.load(model, tta, network=network).to(where)
-    if canonical_out is not None and not classifier.card.config.layers:
+    reader = _find(model, tta, network, where)
+    if canonical_out is not None and isinstance(reader, Classifier) and not reader.card.config.layers:
         raise console.Failure(
             f"{model} has no layers and makes no canonical images; omit --canonical-out", console.WRONG_USAGE
         )
-    found = [entry for path in images for entry in _predict_all(classifier, path, canonical_out)]
+    files = [file for path in images for file in _files(path)]
+    found = []
+    with console.loading() if len(files) >= _MANY else nullcontext(lambda *_: None) as progress:
+        for number, file in enumerate(files, 1):
+            found.append(file if isinstance(file, dict) else _predict(reader, file, canonical_out))
+            progress("predicting", number / len(files))
     for entry in found:
         if "error" in entry:
             console.error(f"{visible(entry['image'])}: {entry['error']}")
@@ -59,44 +73,87 @@ def predict_images(
     if as_json:
         console.print_json(found)
     elif good:
-        poses = list(good[0]["pose"])
-        rows = [[e["image"], *scores.cells(e), *(f"{e['pose'][name]:+.3f}" for name in poses)] for e in good]
-        console.table("image", *scores.columns(classifier), *(f">{name}" for name in poses), rows=rows)
+        poses, predicts = list(good[0]["pose"]), isinstance(reader, Classifier)
+        rows = [
+            [e["image"], *(scores.cells(e) if predicts else ()), *(f"{e['pose'][name]:+.3f}" for name in poses)]
+            for e in good
+        ]
+        columns = scores.columns(reader) if isinstance(reader, Classifier) else []
+        console.table("image", *columns, *(f">{name}" for name in poses), rows=rows)
     if any("error" in entry for entry in found):
         raise typer.Exit(console.FAILED)
 
 
-def _predict_all(classifier: Classifier, path: Path, canonical_out: Path | None) -> list[dict[str, Any]]:
-    """Return the predictions for a file, for all files below a folder, or for all files of a CSV table."""
+class _Alone:
+    """Canonicalizer for pictures of any size, with the methods of a `Classifier` that `_predict` needs."""
+
+    def __init__(self, canonicalizer: Canonicalizer, device: torch.device) -> None:
+        if canonicalizer.in_channels not in (1, 3):
+            raise ValueError(f"files have 1 or 3 channels; the canonicalizer takes {canonicalizer.in_channels}")
+        self.canonicalizer = canonicalizer.to(device)
+        self.device = device
+
+    def prepare(self, path: Path) -> Tensor:
+        """Return the picture in a file as bytes `(C, H, W)`. A side is at most 1024 pixels long."""
+        from equivariant_transformers.data import pictures
+
+        check_regular(path)
+        picture = pictures.load(path, 2 * MOST_SIDE)
+        shrink = min(1.0, MOST_SIDE / max(picture.size))
+        width, height = (max(1, round(shrink * side)) for side in picture.size)
+        return torch.tensor(pictures.fit(picture, (height, width), self.canonicalizer.in_channels))
+
+    def canonicalize(self, images: Tensor) -> Canonicalization:
+        out: Canonicalization = self.canonicalizer(images / 255)
+        return out
+
+    def to_bytes(self, images: Tensor) -> Tensor:
+        return (255 * images).round().clamp(0, 255).to(torch.uint8)
+
+
+def _find(model: str, tta: int | None, network: str | None, device: torch.device) -> Classifier | _Alone:
+    """Return the model or canonicalizer by file or name, on `device`."""
+    with console.usage():
+        if alone := find_canonicalizer(model):
+            if tta is not None or network is not None:
+                raise ValueError(f"{model} is a canonicalizer without a classifier: omit --tta and --network")
+            return _Alone(alone[0], device)
+    return models.load(model, tta, network=network).to(device)
+
+
+def _files(path: Path) -> Sequence[Path | dict[str, Any]]:
+    """Return a file, all files below a folder, or all files of a CSV table. Errors are entries of the result."""
     if is_table(path):
         try:
-            listed = listed_files(path)
+            return listed_files(path)
         except (OSError, ValueError) as error:
             return [{"image": str(path), "error": str(error)}]
-        return [_predict(classifier, file, canonical_out) for file in listed]
     if not path.is_dir():
-        return [_predict(classifier, path, canonical_out)]
+        return [path]
     unlisted: list[str] = []
-    found = [_predict(classifier, file, canonical_out) for file in files_below(path, unlisted)]
+    found = files_below(path, unlisted)
     errors = [{"image": str(path), "error": f"a folder in it cannot be listed: {each}"} for each in unlisted]
-    return found + errors or [{"image": str(path), "error": "a folder without files"}]
+    return [*found, *errors] or [{"image": str(path), "error": "a folder without files"}]
 
 
 @torch.no_grad()
-def _predict(classifier: Classifier, path: Path, canonical_out: Path | None) -> dict[str, Any]:
+def _predict(reader: Classifier | _Alone, path: Path, canonical_out: Path | None) -> dict[str, Any]:
     try:
-        image = classifier.prepare(path)[None].to(classifier.scale.device)
+        device = reader.scale.device if isinstance(reader, Classifier) else reader.device
+        image = reader.prepare(path)[None].to(device)
     except Exception as error:  # a damaged file can make a decoder raise almost anything
         return {"image": str(path), "error": _reason(error)}
-    prediction = scores.describe(classifier, classifier.predict(image)[0])
-    entry: dict[str, Any] = {"image": str(path), **prediction, "pose": {}}
-    out = classifier.canonicalize(image)
+    entry: dict[str, Any] = {"image": str(path)}
+    if isinstance(reader, Classifier):
+        entry |= scores.describe(reader, reader.predict(image)[0])
+    entry["pose"] = {}
+    out = reader.canonicalize(image)
     if out.steps:
         for name, value in zip(out.names, out.pose[0].tolist(), strict=True):
             entry["pose"][_free(name, entry["pose"])] = value
         if canonical_out is not None:
             try:
-                entry["canonical"] = str(_write(classifier.to_bytes(out.image)[0], canonical_out, _safe(path.stem)))
+                entry["canonical"] = str(_write(reader.to_bytes(out.image)[0], canonical_out, _safe(path.stem)))
             except OSError as error:
                 entry["error"] = f"its canonical image cannot be written to {canonical_out}: {_reason(error)}"
     return entry

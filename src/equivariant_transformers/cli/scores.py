@@ -86,7 +86,7 @@ class LabelScores:
             [name, str(figures["images"]), _per_cent(figures["error"]), _per_cent(figures["average_precision"])]
             for name, figures in self.to_dict()["labels"].items()
         ]
-        console.table("label", ">test images", ">error", ">average precision", rows=rows[:_SHOWN])
+        console.table("label", ">test images", ">error", ">average precision", rows=rows, most=_SHOWN)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +122,7 @@ class ValueScores:
             [name, f"{figures['mean_absolute_error']:.4g}", "" if figures["r2"] is None else f"{figures['r2']:.4f}"]
             for name, figures in self.to_dict()["values"].items()
         ]
-        console.table("value", ">mean absolute error", ">R2", rows=rows[:_SHOWN])
+        console.table("value", ">mean absolute error", ">R2", rows=rows, most=_SHOWN)
 
 
 def describe(classifier: Classifier, prediction: Tensor) -> dict[str, Any]:

@@ -143,6 +143,7 @@ def _train(
         limit = {} if memory is None else {"memory": memory}
         with console.loading() as loading:
             splits = load_data(settings, device, accept_other_files=accept_other_files, progress=loading, **limit)
+        _check_classes(settings, splits)
         console.note(_describe(settings, splits))
         job = make_job(settings, splits, directory=directory, network=own)
         card = dataclasses.replace(Card.of(settings, splits.train), labels=job.labels)
@@ -219,6 +220,17 @@ class _Begin:
         self.done = True
 
 
+def _check_classes(config: Config, splits: Splits) -> None:
+    """Raise an error for a classification with a single class."""
+    classes = splits.train.classes
+    if config.task == "classification" and splits.train.labels.ndim == 1 and len(classes) < 2:
+        raise console.Failure(
+            f"{config.dataset} has a single class, {classes[0]}, and there is nothing to tell apart: each class is a "
+            "subfolder of the given folder. Without classes, et align trains a canonicalizer",
+            console.WRONG_USAGE,
+        )
+
+
 def _interrupted(stopped: Stopped, directory: Path, options: list[str]) -> console.Failure:
     if (directory / MODEL).exists():
         console.note(f"the model so far: {directory / MODEL}")
@@ -233,7 +245,9 @@ def _describe(config: Config, splits: Splits) -> str:
     height, width = splits.train.images.shape[-2:]
     resized = "resized to " if splits.train.origin == ORIGIN else ""
     images = f"{counts} images, {len(splits.train.classes)} {TASKS[config.task].columns}, {resized}{height} x {width}"
-    length = f"{config.epochs} epochs" + (f" with a patience of {config.patience}" if config.patience else "")
+    length = f"{config.epochs} epochs" + (
+        f" with a patience of {config.patience}" if config.patience and config.patience < config.epochs else ""
+    )
     rates = f"learning rate {config.learning_rate:g}, {config.warmup} epochs of warm-up, decay {config.lr_decay:g}"
     streamed = describe(part.images for part in splits)
     lines = [", ".join(filter(None, (images, streamed))), f"batch size {config.batch_size}, {length}, {rates}"]

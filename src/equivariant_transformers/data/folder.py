@@ -10,6 +10,7 @@ from typing import Any
 from equivariant_transformers.data.cache import Report
 from equivariant_transformers.data.gathering import (
     MEMORY,
+    NAMED_AT_MOST,
     Dataset,
     Items,
     PictureFiles,
@@ -24,7 +25,6 @@ from equivariant_transformers.data.targets import count_classes, read_target
 from equivariant_transformers.data.tree import PART_NAMES, Tree, scan, usual_side
 from equivariant_transformers.text import quote, visible
 
-NAMED_AT_MOST = 10
 VALIDATION, TEST = 0.1, 0.2
 """Fractions of the images that are held out by default."""
 
@@ -81,10 +81,10 @@ def from_csv(
 ) -> Splits:
     """Load the images that a CSV file lists, in UTF-8, with the columns `path`, `label` and optionally `split`.
 
-    Paths are relative to the folder of the CSV file and do not leave it. Labels are the names of the classes. For
-    multi-label classification and regression, columns of numbers with names of their own take the place of `label`.
-    Splits are `train`, `validation` (or `valid`, `val`) and `test`. A ValueError names the line of a mistake, and files
-    that do not exist. Images are converted as in `from_folder`.
+    Columns are separated by commas, semicolons or tabs. Paths are relative to the folder of the CSV file and do not
+    leave it. Labels are the names of the classes. For multi-label classification and regression, columns of numbers
+    with names of their own take the place of `label`. Splits are `train`, `validation` (or `valid`, `val`) and `test`.
+    A ValueError names the line of a mistake, and files that do not exist. Images are converted as in `from_folder`.
 
     Args:
         path: CSV file, at most 256 MiB.

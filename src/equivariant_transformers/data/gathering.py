@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,9 +17,11 @@ from equivariant_transformers.data.imageset import ImageSet, Splits, statistics
 from equivariant_transformers.data.stored import Pixels, Source, reason_of, subset, survey
 from equivariant_transformers.data.targets import Target, fits, read_target, stack, strata, wanted
 from equivariant_transformers.limits import MOST_SIDE
-from equivariant_transformers.text import quote
+from equivariant_transformers.text import quote, visible
 
 ORIGIN = "the user's own images"
+NAMED_AT_MOST = 10
+"""Largest number of files or classes that a message lists."""
 MEMORY = 2.0
 """Decoded images in GB that are kept in memory by default. More images are streamed from the disk."""
 
@@ -170,7 +173,11 @@ def must_stream(images: int, shape: tuple[int, int, int], memory: float) -> bool
 def make_splits(
     parts: dict[str, tuple[Pixels, Tensor]], shares: dict[str, float], seed: int, *, name: str, classes: tuple[str, ...]
 ) -> Splits:
-    """Return the three parts. Missing parts are held out from the training images, stratified by class."""
+    """Return the three parts. Missing parts are held out from the training images, stratified by class.
+
+    A class keeps an image for training as long as there are enough images of other classes to hold out. A warning names
+    the classes that have no training image.
+    """
     images, labels = parts["train"]
     shares = {part: share for part, share in shares.items() if part not in parts}
     if not all(0 <= share < 1 for share in shares.values()):
@@ -184,10 +191,11 @@ def make_splits(
     generator = torch.Generator().manual_seed(seed)
     rest = torch.arange(len(labels))
     for part, count in counts.items():
-        chosen = _evenly(strata(labels[rest]), count, generator)
+        chosen = _hold_out(strata(labels[rest]), count, generator)
         parts[part] = subset(images, rest[chosen]), labels[rest[chosen]]
         rest = rest[~chosen]
     parts["train"] = subset(images, rest), labels[rest]
+    _warn_of_untrained({part: targets for part, (_, targets) in parts.items()}, classes)
     mean, std = statistics(parts["train"][0])
     sets = [
         ImageSet(images=found[0], labels=found[1], origin=ORIGIN, mean=mean, std=std, name=name, classes=classes)
@@ -226,6 +234,35 @@ def _check_shape(size: tuple[int, int], channels: int) -> None:
             f"size must be from (1, 1) to ({MOST_SIDE}, {MOST_SIDE}) and channels must be 1 or 3, "
             f"got {quote(size)} and {quote(channels)}"
         )
+
+
+def _warn_of_untrained(labels: dict[str, Tensor], classes: tuple[str, ...]) -> None:
+    """Warn of classes that have images for validation or test, and none for training."""
+    if labels["train"].ndim == 2:
+        return
+    found = {part: {*numbers.tolist()} for part, numbers in labels.items()}
+    if missing := set().union(*found.values()) - found["train"]:
+        untrained = [classes[label] for label in sorted(missing)]
+        more = f" and {len(untrained) - NAMED_AT_MOST} more" if len(untrained) > NAMED_AT_MOST else ""
+        listed = visible(", ".join(untrained[:NAMED_AT_MOST])) + more
+        warnings.warn(f"no training image has the class {listed}: a network cannot learn it", stacklevel=2)
+
+
+def _hold_out(labels: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """Draw a mask `(N,)` of `count` random images, stratified by class, that leaves an image of each class."""
+    chosen = _evenly(labels, count, generator)
+    if {*labels[~chosen].tolist()} == {*labels.tolist()}:
+        return chosen
+    order = torch.randperm(len(labels), generator=generator)
+    order = order[labels[order].argsort(stable=True)]
+    first = torch.ones(len(labels), dtype=torch.bool)
+    first[1:] = labels[order[1:]] != labels[order[:-1]]
+    free = order[~first]  # all but one image of each class
+    if len(free) < count:  # some class has to go without
+        return chosen
+    mask = torch.zeros(len(labels), dtype=torch.bool)
+    mask[free[_evenly(labels[free], count, generator)]] = True
+    return mask
 
 
 def _evenly(labels: Tensor, count: int, generator: torch.Generator) -> Tensor:

@@ -19,7 +19,7 @@ _LARGEST = 1e6  # mean or standard deviation of pixels from 0 to 255
 _SMALLEST = 1e-6  # standard deviation
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ImageSet:
     """Images of type uint8 with labels, normalisation, class names and origin.
 
@@ -60,6 +60,11 @@ class ImageSet:
 
     def __len__(self) -> int:
         return self.images.shape[0]
+
+    def __repr__(self) -> str:
+        count, *shape = self.images.shape
+        listed = f"{count} images of {' x '.join(map(str, shape))}, classes {quote(self.classes)}, {self.origin}"
+        return f"ImageSet({quote(self.name)}: {listed})"
 
     @property
     def black(self) -> float:

@@ -106,7 +106,10 @@ def find_data(name: str) -> Callable[..., Splits]:
         return partial(from_csv if is_table(name) else from_folder, name)
     if Path(name).name != name or Path(name).suffix.lower() == ".csv":
         raise FileNotFoundError(f"there is no folder or CSV file {name}")
-    return lookup(DATASETS, name, "data set").load
+    try:
+        return lookup(DATASETS, name, "data set").load
+    except ValueError as error:
+        raise ValueError(f"there is no folder {name!r} in {Path.cwd()}, and {error}") from None
 
 
 def own_name(name: str) -> str:

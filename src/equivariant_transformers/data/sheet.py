@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -31,6 +32,7 @@ def contact_sheet(images: ImageSet, *, side: int = 3) -> Image.Image:
     Ten classes are arranged as 0 to 4 above 5 to 9. Small images are enlarged by an integer factor. Images that are
     streamed from files get their original height and width as a caption, and hatched padding.
     """
+    from matplotlib import get_data_path
     from PIL import Image, ImageDraw, ImageFont
 
     channels, height, width = images.images.shape[1:]
@@ -44,7 +46,8 @@ def contact_sheet(images: ImageSet, *, side: int = 3) -> Image.Image:
     some = f", {len(classes)} of {len(images.classes):,} classes" if len(classes) < len(images.classes) else ""
     title = f"{images.name}: {len(images):,} images of {channels} x {height} x {width} ({images.origin}){some}"
     title += ", largest numbers first" if images.labels.ndim == 2 else ""
-    font, small = (ImageFont.load_default(size=0.75 * size) for size in (LINE, CAPTION))
+    letters = Path(get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")  # Pillow's own font has no accents
+    font, small = (ImageFont.truetype(letters, size=0.7 * size) for size in (LINE, CAPTION))
     lines = [title, LEGEND] if caption else [title]
     head = MARGIN + LINE * len(lines)
     least = round(max(map(font.getlength, lines))) + 2 * MARGIN if caption else 0

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,7 +86,8 @@ def listed_files(path: Path) -> list[Path]:
 
 def _rows(path: Path, labels: bool) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the number of the line and the cells by column, for each row that is not blank."""
-    reader = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
+    text = _text(path)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text), strict=True)
     columns: list[str] | None = None
     while True:
         try:
@@ -101,7 +103,9 @@ def _rows(path: Path, labels: bool) -> Iterator[tuple[int, dict[str, str]]]:
             _check_columns(path, reader.line_num, columns, labels)
         elif len(cells) != len(columns):
             wanted = f"{len(columns)} cells ({', '.join(columns)})"
-            raise _mistake(path, reader.line_num, f"{wanted} are needed, found {len(cells)}; quote a cell with a comma")
+            raise _mistake(
+                path, reader.line_num, f"{wanted} are needed, found {len(cells)}; quote a cell with a separator"
+            )
         else:
             yield reader.line_num, {name: cell.strip() for name, cell in zip(columns, cells, strict=True)}
     if columns is None:
@@ -118,6 +122,12 @@ def _text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise _mistake(path, line, "it is not UTF-8; save the table as CSV in UTF-8") from None
+
+
+def _separator(text: str) -> str:
+    """Return the separator of a table: that of its first line, which is a semicolon in some languages."""
+    head = re.search(r"\S[^\r\n]*", text)
+    return next((mark for mark in ",;\t" if head and mark in head.group()), ",")
 
 
 def _check_columns(path: Path, line: int, columns: list[str], labels: bool) -> None:

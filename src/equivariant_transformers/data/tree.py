@@ -51,7 +51,10 @@ def scan(path: str | Path, *, labels: bool = True) -> Tree:
         return Tree(root=root, classes=("image",), folders=folders, parts=found, unlisted=tuple(unlisted))
     classes = sorted({below.name for folder in folders.values() for below in _subfolders(folder)})
     if not classes:
-        raise ValueError(f"{root} has no class folders: put the images of each class into a subfolder named after it")
+        raise ValueError(
+            f"{root} has no class folders: put the images of each class into a subfolder named "
+            "after it. Without classes, et align trains a canonicalizer, and labels=False reads the images"
+        )
     if len(classes) > MOST_CLASSES:
         raise ValueError(f"{root} has {len(classes):,} class folders; at most {MOST_CLASSES:,} are supported")
     parts: dict[str, Files] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from equivariant_transformers.geometry import coordinates as at
 from equivariant_transformers.geometry.charts import Chart, Map, Range, SheetMap
-from equivariant_transformers.geometry.groups import GROUPS, lookup
+from equivariant_transformers.geometry.groups import GROUPS, Group, lookup
 
 _TURN = (-math.pi, math.pi)
 _TWO_PI = 2 * math.pi
@@ -145,6 +145,9 @@ def chart(name: str | Chart) -> Chart:
     >>> chart("x_perspective").to_canonical(torch.tensor([0.5, 0.5]))
     tensor([2.0000, 0.7854])
     """
+    if isinstance(name, Group):
+        made = f"et.chart({name.name!r})" if GROUPS.get(name.name) == name else "et.derive(group)"
+        raise TypeError(f"a chart is needed, got the group {name.name!r}; {made} returns its chart")
     return name if isinstance(name, Chart) else lookup(CHARTS, name, "chart")
 
 

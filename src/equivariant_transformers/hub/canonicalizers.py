@@ -16,13 +16,15 @@ from typing_extensions import Self
 from equivariant_transformers.arguments import whole_number
 from equivariant_transformers.hub.classifier import MISFITS, check_weights
 from equivariant_transformers.limits import MOST_CHANNELS, MOST_LAYERS
-from equivariant_transformers.nn.canonicalizer import Canonicalizer
+from equivariant_transformers.nn.canonicalizer import Canonicalized, Canonicalizer
+from equivariant_transformers.nn.layers import EquivariantTransformer, make_layer
 from equivariant_transformers.nn.predictors import PREDICTORS
 from equivariant_transformers.text import quote
 from equivariant_transformers.training import checkpoint
 
 KEY = "canonicalizer"
 """Entry of a file's description that holds the card."""
+_LISTED = ("layers", "predictor")  # fields that are tuples, and lists in JSON
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +35,8 @@ class CanonicalizerCard:
     """
 
     layers: tuple[str, ...]
-    predictor: str
+    predictor: str | tuple[str, ...]
+    """Name of the predictor of all layers, or one name per layer if they differ."""
     channels: int
     """Features of the predictors."""
     in_channels: int
@@ -49,6 +52,8 @@ class CanonicalizerCard:
             whole_number(name, getattr(self, name), most=MOST_CHANNELS)
         if not (1 <= len(self.layers) <= MOST_LAYERS and all(isinstance(name, str) for name in self.layers)):
             raise ValueError(f"layers must be 1 to {MOST_LAYERS} names, got {quote(self.layers)}")
+        if not isinstance(self.predictor, str) and len(self.predictor) != len(self.layers):
+            raise ValueError(f"predictor must be a name, or a name per layer, got {quote(self.predictor)}")
         if not isinstance(self.training, Mapping):
             raise ValueError(f"training must map names to values, got {quote(self.training)}")
 
@@ -59,18 +64,22 @@ class CanonicalizerCard:
         >>> CanonicalizerCard.of(Canonicalizer(["rotation"], in_channels=3)).predictor
         'posterior'
         """
+        if not isinstance(canonicalizer, Canonicalizer):
+            hint = {
+                Canonicalized: "pass network.canonicalizer",
+                EquivariantTransformer: "pass et.Canonicalizer([layer])",
+            }
+            what = f"a canonicalizer is needed, got a {type(canonicalizer).__name__}"
+            raise TypeError("; ".join([what, *(word for kind, word in hint.items() if type(canonicalizer) is kind)]))
         names = {kind: name for name, kind in PREDICTORS.items()}
         layers: Any = list(canonicalizer.layers)
-        predictors = {names.get(type(layer.predictor), "") for layer in layers}
+        predictors = [names.get(type(layer.predictor), "") for layer in layers]
         convolutions = [part for layer in layers for part in layer.predictor.modules() if isinstance(part, nn.Conv2d)]
-        if len(predictors) != 1 or not convolutions:
-            raise ValueError(
-                "a canonicalizer in a file needs layers with one of the library's predictors, the same in all. "
-                "et.hub.save_network writes a network whose layers have different predictors"
-            )
+        if "" in predictors or not convolutions:
+            raise ValueError("a canonicalizer in a file needs layers, with predictors of the library")
         card = cls(
             layers=tuple(layer.chart.name for layer in layers),
-            predictor=predictors.pop(),
+            predictor=predictors[0] if len({*predictors}) == 1 else tuple(predictors),
             channels=convolutions[0].out_channels,
             in_channels=canonicalizer.in_channels,
             fill=canonicalizer.fill,
@@ -88,11 +97,13 @@ class CanonicalizerCard:
 
     def build(self) -> Canonicalizer:
         """Return the canonicalizer, with random weights."""
+        predictors = (self.predictor,) * len(self.layers) if isinstance(self.predictor, str) else self.predictor
         return Canonicalizer(
-            self.layers,
+            [
+                make_layer(name, self.in_channels, predictor=predictor, channels=self.channels)
+                for name, predictor in zip(self.layers, predictors, strict=True)
+            ],
             self.in_channels,
-            predictor=self.predictor,
-            channels=self.channels,
             fill=self.fill,
             iterations=self.iterations,
             min_confidence=self.min_confidence,
@@ -112,7 +123,8 @@ class CanonicalizerCard:
         """Return the card with these fields. A ValueError or TypeError is raised for wrong fields."""
         if not isinstance(fields, dict) or not isinstance(fields.get("layers"), list):
             raise ValueError(f"a card must be a mapping with a list of layers, got {quote(fields)}")
-        return cls(**{**fields, "layers": tuple(fields["layers"])})
+        listed = {name: tuple(value) for name, value in fields.items() if isinstance(value, list) and name in _LISTED}
+        return cls(**{**fields, **listed})
 
 
 def save_canonicalizer(

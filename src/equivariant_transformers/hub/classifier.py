@@ -256,9 +256,13 @@ class Classifier(nn.Module):
     def normalise(self, images: Tensor) -> Tensor:
         """Normalise bytes `(B, C, H, W)` for the network."""
         expected = (self.card.in_channels, *self.card.size)
-        if images.dtype != torch.uint8 or images.ndim != 4 or tuple(images.shape[1:]) != expected:
-            found = f"{images.dtype} of shape {tuple(images.shape)}"
-            raise ValueError(f"the network takes uint8 images (B, {', '.join(map(str, expected))}), got {found}")
+        is_tensor = isinstance(images, Tensor)
+        if not is_tensor or images.dtype != torch.uint8 or images.ndim != 4 or tuple(images.shape[1:]) != expected:
+            found = f"{images.dtype} of shape {tuple(images.shape)}" if is_tensor else f"a {type(images).__name__}"
+            raise ValueError(
+                f"the network takes uint8 images (B, {', '.join(map(str, expected))}), got {found}; "
+                "prepare(image)[None] makes them from a file, a picture, or an array of any size"
+            )
         return images * self.scale + self.shift
 
     def to_bytes(self, images: Tensor) -> Tensor:

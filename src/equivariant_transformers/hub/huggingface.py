@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,10 @@ class HubClassifier(
 
     def generate_model_card(self, *_: Any, **__: Any) -> ModelCard:
         """Return the `README.md` of the model: training data, settings, measured errors and usage."""
-        return ModelCard(f"---\n{self._hub_mixin_info.model_card_data.to_yaml()}\n---\n\n{_page(self)}")
+        data = copy.copy(self._hub_mixin_info.model_card_data)
+        if self.card.config.task == "regression":  # the Hub has no name for the regression of images
+            data.pipeline_tag = None
+        return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{_page(self)}")
 
 
 class HubNetwork(
@@ -155,9 +159,10 @@ def _page(classifier: Classifier) -> str:
         "licence": LICENCE,
     }
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+    kind = "A regression" if config.task == "regression" else "A classifier"
     return f"""# {config.network} on {card.data}
 
-An image classifier of [Equivariant Transformer Networks](https://arxiv.org/abs/1901.11399), made with the library
+{kind} of images by [Equivariant Transformer Networks](https://arxiv.org/abs/1901.11399), made with the library
 equivariant_transformers.
 
 | | |

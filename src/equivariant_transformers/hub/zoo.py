@@ -53,6 +53,8 @@ def find(model: str | Path, network: Network | None = None) -> Classifier:
     from equivariant_transformers.hub.classifier import Classifier
 
     path = Path(model)
+    if path.is_dir() and str(model) not in list_pretrained():
+        raise ValueError(f"{model} is a folder; give the model file in it, such as {path / 'model.safetensors'}")
     is_name = path.name == str(model) and not path.suffix and not path.is_file()
     if not is_name:
         return Classifier.load(path, network=network)
@@ -60,6 +62,24 @@ def find(model: str | Path, network: Network | None = None) -> Classifier:
     if not isinstance(found, Classifier):
         raise ValueError(f"{model} is a canonicalizer without a classifier: load it in Python with et.pretrained")
     return found
+
+
+def find_canonicalizer(model: str | Path) -> tuple[Canonicalizer, CanonicalizerCard] | None:
+    """Return the canonicalizer in the file `model`, or the pretrained one of that name, with its card.
+
+    Return None for any other file or name.
+    """
+    from equivariant_transformers.hub.canonicalizers import KEY, CanonicalizerCard, read_canonicalizer
+    from equivariant_transformers.training import checkpoint
+
+    path = Path(model)
+    if path.is_file():
+        return read_canonicalizer(path) if KEY in checkpoint.read(path)[1] else None
+    card = list_pretrained().get(str(model))
+    if not isinstance(card, CanonicalizerCard):
+        return None
+    with resources.as_file(FOLDER.joinpath(f"{model}.safetensors")) as file:
+        return read_canonicalizer(file)
 
 
 def describe(card: Card | CanonicalizerCard | NetworkCard) -> str:

@@ -45,6 +45,14 @@ class Augmentation:
         for group, limit in self.max_theta.items():
             if not 0 < limit < math.inf:
                 raise ValueError(f"max_theta of {group.name!r} must be a positive finite number, got {limit}")
+            if group.period is not None and limit > 1.01 * group.period:  # degrees, most likely
+                raise ValueError(
+                    f"max_theta of {group.name!r} is {limit:g}, more than its whole period of {group.period:.4g}; "
+                    "angles are in radians"
+                )
+
+    def __repr__(self) -> str:
+        return f"Augmentation({ {group.name: limit for group, limit in self.max_theta.items()} })"
 
     def random(self, images: Tensor) -> Warp:
         """Return one random warp per image of `images` `(B, ...)`."""
@@ -117,7 +125,7 @@ class TTA(nn.Module):
     >>> import equivariant_transformers as et
     >>> backbone = nn.Sequential(nn.Conv2d(1, 10, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten())
     >>> model = TTA(et.Canonicalized(backbone, et.Canonicalizer(["x_shear"])), {"rotation": 0.3}, count=4)
-    >>> model(torch.rand(2, 1, 32, 32)).shape
+    >>> model.eval()(torch.rand(2, 1, 32, 32)).shape
     torch.Size([2, 10])
     """
 

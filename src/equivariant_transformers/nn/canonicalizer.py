@@ -6,6 +6,7 @@ composes its inverse transformation with the warp. The input is sampled once mor
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -29,6 +30,7 @@ from equivariant_transformers.nn.layers import (
     make_layer,
     run_layers,
 )
+from equivariant_transformers.nn.posterior import PosteriorPredictor
 from equivariant_transformers.nn.prediction import check_channels
 from equivariant_transformers.text import quote
 
@@ -99,6 +101,16 @@ class Canonicalizer(nn.Module):
         self.min_confidence = min_confidence
         self.pose_noise = pose_noise
 
+    def extra_repr(self) -> str:
+        options = {
+            "fill": (self.fill, None),
+            "iterations": (self.iterations, 1),
+            "min_confidence": (self.min_confidence, None),
+            "pose_noise": (self.pose_noise, 0.0),
+        }
+        given = (f"{name}={value}" for name, (value, default) in options.items() if value != default)
+        return ", ".join([f"in_channels={self.in_channels}", *given])
+
     def forward(self, images: Tensor, start: Warp | None = None, mask: Tensor | None = None) -> Canonicalization:
         """Return the canonicalization of images `(B, C, H, W)` that are warped by `start`.
 
@@ -132,7 +144,7 @@ class Canonicalized(nn.Module):
 
     >>> backbone = nn.Sequential(nn.Conv2d(1, 10, 3), nn.AdaptiveMaxPool2d(1), nn.Flatten())
     >>> model = Canonicalized(backbone, Canonicalizer(["x_shear"], in_channels=1), chart="log_polar")
-    >>> model(torch.rand(2, 1, 64, 64)).shape
+    >>> model.eval()(torch.rand(2, 1, 64, 64)).shape
     torch.Size([2, 10])
     >>> Canonicalized(backbone, "rotation").canonicalizer.in_channels
     1
@@ -147,6 +159,11 @@ class Canonicalized(nn.Module):
         super().__init__()
         if not isinstance(backbone, nn.Module):
             raise TypeError(f"backbone must be a module, got {quote(backbone)}")
+        if isinstance(backbone, (Canonicalizer, EquivariantTransformer, SpatialTransformer)):
+            raise TypeError(
+                f"backbone must be the network behind the layers, got a {type(backbone).__name__}; write "
+                "Canonicalized(backbone, canonicalizer)"
+            )
         sampled = None if chart is None else find_chart(chart)
         if isinstance(canonicalizer, (str, Chart, EquivariantTransformer, SpatialTransformer)):
             canonicalizer = [canonicalizer]
@@ -175,8 +192,11 @@ class Canonicalized(nn.Module):
     def forward(self, images: Tensor, start: Warp | None = None, mask: Tensor | None = None) -> Tensor:
         """Return the output of the backbone for the canonical images of `images` `(B, C, H, W)` warped by `start`.
 
-        `mask` `(B, 1, H, W)` is False for padding, see `Canonicalizer.forward`.
+        `mask` `(B, 1, H, W)` is False for padding, see `Canonicalizer.forward`. In training, a warning is given if
+        the layers cannot learn from this output, because their predictor learns from `alignment_loss`.
         """
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            _warn_of_untrained(self.canonicalizer)
         return self.read(self.canonicalizer(images, start, mask))
 
     def read(self, out: Canonicalization) -> Tensor:
@@ -193,6 +213,18 @@ class Canonicalized(nn.Module):
             seen = cover_corners(seen, out, points)
         result: Tensor = self.backbone(seen if points is None else seen.flatten(1, 2))  # sheets as channels
         return result
+
+
+def _warn_of_untrained(canonicalizer: nn.Module) -> None:
+    """Warn if the output of a network in training gives no gradient to weights of its layers that are to be trained."""
+    predictors = [part for part in canonicalizer.modules() if isinstance(part, PosteriorPredictor) and part.training]
+    if any(weight.requires_grad for part in predictors for weight in part.parameters()):
+        warnings.warn(
+            "model(images) in training does not train the layers: the predictor posterior learns from "
+            "et.alignment_loss alone. Use out = model.canonicalizer(images, augment.random(images)), model.read(out) "
+            "and et.alignment_loss(out), or predictor='consistent'. Keep a trained canonicalizer in eval() mode",
+            stacklevel=3,
+        )
 
 
 def _image_channels(backbone: nn.Module, chart: Chart | None) -> int | None:

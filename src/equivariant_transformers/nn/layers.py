@@ -38,6 +38,9 @@ class ChartGrid(Exact):
         self.sampled = chart
         self.keep_exact("grid", chart.grid)
 
+    def extra_repr(self) -> str:
+        return self.sampled.name
+
 
 class ChartSampler(ChartGrid):
     """Sample images in the coordinates of a chart, with its sheets as channels, in front of any network.
@@ -85,6 +88,11 @@ class _Transformer(ChartGrid):
         self.pose_ranges = _pose_ranges(pose_range, len(chart.groups))
         self.fill = check_fill(fill)
         self.keep_exact("widths", chart.pose_widths)
+
+    def extra_repr(self) -> str:
+        options = {"in_channels": self.in_channels, "pose_range": self.pose_ranges, "fill": self.fill}
+        given = (f"{name}={value}" for name, value in options.items() if value is not None)
+        return ", ".join([self.chart.name, *given])
 
     def predict(self, images: Pyramid, warp: Warp, fill: float | Tensor) -> Prediction:
         """Return the prediction for `images` sampled through `warp`."""
@@ -274,7 +282,11 @@ def check_input(images: Tensor, channels: int) -> None:
     """
     check_images(images)
     if images.shape[1] != channels:
-        raise ValueError(f"the layer takes images with {channels} channels, got images of shape {tuple(images.shape)}")
+        hint = "; move the channels with images.permute(0, 3, 1, 2)" if images.shape[3] == channels else ""
+        raise ValueError(
+            f"the layer takes images with {channels} channels (B, {channels}, H, W), got images of shape "
+            f"{tuple(images.shape)}{hint}"
+        )
     if images.is_meta and not torch.compiler.is_compiling():
         raise ValueError("images on the meta device have no pixels: create them on another device")
     # A finite sum, which is cheap, implies finite pixels.

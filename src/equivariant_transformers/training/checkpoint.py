@@ -43,6 +43,8 @@ def read(path: Path, *, needs_checksum: bool = False) -> tuple[dict[str, Tensor]
     """
     from safetensors import SafetensorError, safe_open
 
+    if path.is_dir():
+        raise CheckpointError(f"{path} is a folder; give the file in it, such as {path / 'model.safetensors'}")
     if not path.is_file():
         raise CheckpointError(f"there is no checkpoint at {path}")
     try:

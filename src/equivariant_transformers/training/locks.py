@@ -46,6 +46,8 @@ def hold(directory: Path) -> Iterator[None]:
     ...         print(f"process {os.getpid()} on" in str(error))
     True
     """
+    if directory.exists() and not directory.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "a file, not a folder", str(directory))
     made = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(parents=True, exist_ok=True)
     lock, holder = FileLock(directory / LOCK), directory / HOLDER

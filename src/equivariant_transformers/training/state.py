@@ -33,6 +33,8 @@ def read(
 
     Raises:
         CheckpointError: if the file is damaged, belongs to another run, or holds an impossible state.
+
+    Fields of the config get their current names. A field that is newer than the checkpoint gets its default.
     """
     try:
         tensors, there = checkpoint.read(path)
@@ -40,15 +42,17 @@ def read(
         raise checkpoint.CheckpointError(f"{error}. {_ANEW}") from error
     if not _fits(tensors, module):
         tensors = current_state(tensors)
+    if isinstance(there.get("config"), dict):  # another run has other limits for its state
+        there["config"] = Config().to_dict() | current_fields(there["config"])
+        _check_same(path, there["config"], config.to_dict())
+    if there.get("labels", labels) != labels:
+        raise checkpoint.CheckpointError(
+            f"{path} belongs to a run on other images. Choose another directory, or remove this file to restart the run"
+        )
     try:
         _check_description(there, steps, config)
     except ValueError as error:
         raise _impossible(path, error) from error
-    _check_same(path, there["config"], config.to_dict())
-    if there.get("labels", labels) != labels:
-        raise checkpoint.CheckpointError(
-            f"{path} belongs to a run on other images. {_ANEW}, or choose another directory"
-        )
     if not _fits(tensors, module):
         raise checkpoint.CheckpointError(f"{path} holds the weights of another network. {_ANEW}")
     try:
@@ -71,8 +75,6 @@ def _check_description(there: dict[str, Any], steps: int, run: Config) -> None:
     """Raise a ValueError unless the entries exist, have their types and agree with each other.
 
     An epoch whose loss is the `diverged_loss` of `run` or higher must be the last, with a failure.
-
-    Fields of the config get their current names. A field that is newer than the checkpoint gets its default.
     """
     entries = ("config", "epoch", "step", "history", "best_epoch", "validation_error", "failure")
     missing = [name for name in entries if name not in there]
@@ -80,7 +82,6 @@ def _check_description(there: dict[str, Any], steps: int, run: Config) -> None:
     config, epoch, step, history, best, error, failure = (there[name] for name in entries)
 
     _require(isinstance(config, dict), f"config is {reprlib.repr(config)}, not an object")
-    config = there["config"] = Config().to_dict() | current_fields(config)
     _require(_is_integer(config["epochs"], 1, math.inf), f"epochs of config is {reprlib.repr(config['epochs'])}")
     _require(failure is None or isinstance(failure, str), f"failure is {reprlib.repr(failure)}, not a string or null")
     _require(

@@ -13,6 +13,7 @@ from torch import Tensor
 from equivariant_transformers.data import ImageSet, Splits
 from equivariant_transformers.models import margin_loss
 from equivariant_transformers.nn.augment import mean_of_probabilities
+from equivariant_transformers.text import quote
 from equivariant_transformers.training.config import Config
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -93,13 +94,13 @@ def check_targets(name: str, images: ImageSet) -> None:
     labels = images.labels
     if name == "classification" and labels.ndim != 1:
         raise ValueError(
-            f"the task classification needs a class number per image, but {images.name} has {labels.shape[1]} numbers "
-            "per image; choose the task multilabel or regression"
+            f"the task classification needs a class number per image, but {images.name} has the numbers "
+            f"{quote(images.classes)}; choose the task multilabel or regression"
         )
     if name != "classification" and labels.ndim != 2:
         raise ValueError(
-            f"the task {name} needs a row of numbers per image, as in labels (N, K) of type float32, but "
-            f"{images.name} has class numbers"
+            f"the task {name} needs a row of numbers per image, but {images.name} has classes. In a CSV file, give "
+            "each number a column of its own in place of label; in Python, pass labels (N, K) of type float32"
         )
     if name == "multilabel" and not ((labels == 0) | (labels == 1)).all():
         raise ValueError(f"the task multilabel needs targets 0 and 1, but {images.name} has other numbers")
