@@ -139,8 +139,8 @@ class Warp:
         A point that a flow moves out of the plane, or to a coordinate of a million or more, is not visible.
         """
         self._check_points(points, 2)
-        visible = follow_steps(self.steps, *points.unbind(-1))[1]
-        return visible.expand(torch.broadcast_shapes(visible.shape, points.shape[:-1]))  # type: ignore[no-untyped-call]
+        places, visible = follow_steps(self.steps, *points.unbind(-1))
+        return visible.expand(places.shape[1:])
 
     def inside(self, points: Tensor, size: Size) -> Tensor:
         """Return a mask `(B or 1, ...)` of the `points` `(..., 2)` that map inside images of `size` (H, W).
