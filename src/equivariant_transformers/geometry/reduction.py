@@ -71,7 +71,7 @@ def reduce(images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None, 
 
 
 def _block_means(images: Tensor, block: int) -> Tensor:
-    """Return the means of blocks of pixels. On a CPU, sums of slices take a fifth of the time of pooling."""
+    """Return the means of blocks of pixels. On a CPU, sums of slices are faster than pooling."""
     if any(side % block for side in images.shape[-2:]) or not can_inspect(images):
         return F.avg_pool2d(images, block, ceil_mode=True, count_include_pad=False)
     sums = at_least_float32(images)
