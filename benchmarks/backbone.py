@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from layer import moving
 from torch import Tensor, nn
 from turns import machine, take_turns
 
@@ -68,9 +69,7 @@ def make(layers: tuple[str, ...], predictor: str = "posterior") -> nn.Module:
     """Return a ResNet-18, behind a canonicalizer if there are `layers`."""
     torch.manual_seed(0)
     backbone = resnet18()
-    return (
-        et.Canonicalized(backbone, et.Canonicalizer(layers, in_channels=3, predictor=predictor)) if layers else backbone
-    )
+    return et.Canonicalized(backbone, moving(layers, predictor)) if layers else backbone
 
 
 def infer(network: nn.Module, images: Tensor, precision: torch.dtype) -> None:

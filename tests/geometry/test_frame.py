@@ -73,14 +73,16 @@ def test_another_aspect_ratio_is_another_frame(other):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
-def test_squares_are_sampled_as_by_grid_sample_bit_for_bit(mode, padding, dtype):
+def test_squares_are_sampled_as_by_grid_sample(mode, padding, dtype):
     images, matrix = random(2, 3, 17, 17, dtype=dtype), projective(5, dtype=dtype).matrix
     for pixels in (17, 32):
         ticks = torch.linspace(-1, 1, pixels, dtype=dtype)
         grid = et.Warp.projective(matrix).points(torch.stack(torch.meshgrid(ticks, ticks, indexing="xy"), -1)[None])
         expected = F.grid_sample(images, grid, mode=mode, padding_mode=padding, align_corners=True)
         seen = Warp.projective(matrix).image(images, size=(pixels, pixels), mode=mode, padding=padding)
-        assert torch.equal(seen, expected)
+        # the bicubic kernel rounds differently for grids in another memory layout
+        atol = 4 * torch.finfo(dtype).eps if mode == "bicubic" else 0
+        torch.testing.assert_close(seen, expected, rtol=0, atol=atol)
 
 
 # Pictures of any shape
@@ -149,7 +151,7 @@ def test_a_coarse_prediction_is_restored_to_the_frame_of_the_input(seed, stride)
         for end, side in zip(extent(size), size[::-1], strict=True)
     )
     restored = warp.restore((2 * x - 3 * y[:, None]).expand(2, 1, -1, -1), size=size)
-    source_x, source_y, _ = follow_steps(warp.inverse().steps, *pixel_centres(size, torch.float64, None))
+    (source_x, source_y), _ = follow_steps(warp.inverse().steps, *pixel_centres(size, torch.float64, None))
     inside = warp.inverse().valid(size)[:, 0]
     assert inside.float().mean() > 0.2
     torch.testing.assert_close(restored[:, 0][inside], (2 * source_x - 3 * source_y)[inside], rtol=0, atol=1e-9)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,20 @@ def test_a_linear_image_has_the_same_values_at_the_same_points(height, width, se
     values = to_reduced.sample(reduced, points)[0, 0, 0]
     expected = 2 * points[0, :, 0] - 3 * points[0, :, 1] + 1
     torch.testing.assert_close(values, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [(128, 130), (160, 129), (256, 512), (258, 300)])
+def test_the_pixels_are_means_of_blocks(size, dtype):
+    images = torch.rand(2, 3, *size, dtype=torch.float64).to(dtype).requires_grad_()
+    reduced = reduce(images, None)[0]
+    block = 2 if min(size) < 256 else 4
+    expected = F.avg_pool2d(images.double(), block, ceil_mode=True, count_include_pad=False)
+    torch.testing.assert_close(reduced, expected.to(dtype))
+    weights = torch.rand(reduced.shape, dtype=torch.float64)
+    pairs = [(reduced, weights.to(dtype)), (expected, weights)]
+    seen, gradient = (torch.autograd.grad(result, images, weight)[0] for result, weight in pairs)
+    torch.testing.assert_close(seen, gradient)
 
 
 def test_blocks_with_padding_are_no_part_of_the_picture():

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import equivariant_transformers as et
 from equivariant_transformers import Warp
 from equivariant_transformers.geometry import resampling
+from equivariant_transformers.geometry.steps import stacked
 
 SOURCE = Path(et.__file__).parent
 
@@ -271,10 +272,10 @@ def test_cubic_convolution_is_affine_in_its_slope(padding, width):
     t = pixel - pixel.floor()
     smooth = 2 * (pixel.floor() + t * t * (3 - 2 * t)) / (width - 1) - 1
     sharp, cubic = (
-        resampling.resample(images, x, 0 * x, x < 9, mode=mode, padding=padding)
+        resampling.resample(images, stacked(x, 0 * x), x < 9, mode=mode, padding=padding)
         for mode in ("sharp_bicubic", "bicubic")
     )
-    step = resampling.resample(images, smooth, 0 * x, x < 9, padding=padding)
+    step = resampling.resample(images, stacked(smooth, 0 * x), x < 9, padding=padding)
     torch.testing.assert_close(sharp, 4 / 3 * cubic - 1 / 3 * step)
 
 
@@ -359,7 +360,8 @@ def test_coordinates_of_any_size_are_sampled_safely(mode, padding):
     images = torch.rand(1, 1, 28, 28, requires_grad=True)
     for value in (1e18, 3e38, -3e38, torch.inf, -torch.inf, torch.nan):
         x = torch.full((1, 3, 4), value, requires_grad=True)
-        seen = resampling.resample(images, x, 0 * x.detach().nan_to_num(), x < torch.inf, mode=mode, padding=padding)
+        places = stacked(x, 0 * x.detach().nan_to_num())
+        seen = resampling.resample(images, places, x < torch.inf, mode=mode, padding=padding)
         assert seen.isfinite().all()
         assert all(g.isfinite().all() for g in torch.autograd.grad(seen.sum(), (images, x)))
 
@@ -435,6 +437,35 @@ def test_gradients_are_finite_at_the_horizon():
     Warp.projective(et.group("x_perspective").matrix(theta)).image(images).sum().backward()
     assert theta.grad.isfinite().all()
     assert images.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("options", [{}, {"fill": 0.3}, {"padding": "border"}, {"antialias": True}])
+@pytest.mark.parametrize("inside", [True, False])
+def test_corrections_that_no_point_needs_change_nothing(options, inside):
+    """Points may be known to need no division, no horizon and no bounds. The compiler, which knows nothing, agrees."""
+    turn = et.group("rotation").matrix(torch.tensor([0.4, -0.3]))
+    matrix = turn if inside else turn @ et.group("x_perspective").matrix(torch.tensor([0.2, 1.5]))
+    images = torch.rand(2, 3, 24, 24)
+    leaf = matrix.clone().requires_grad_()
+    seen = Warp.projective(matrix).image(images, **options)
+    with_gradient = Warp.projective(leaf).image(images, **options)
+    torch.testing.assert_close(with_gradient, seen)
+
+    def traced(matrix):
+        return Warp((matrix,)).image(images, **options)
+
+    torch.testing.assert_close(torch.func.functionalize(traced)(matrix), seen)
+    (gradient,) = torch.autograd.grad(with_gradient.square().sum(), leaf)
+    torch.testing.assert_close(torch.func.grad(lambda m: traced(m).square().sum())(matrix), gradient)
+    assert gradient[:, 2].abs().min() > 0  # also for the last row of an affine matrix
+
+
+def test_a_point_that_is_not_a_number_lies_outside():
+    points = torch.tensor([[[0.0, 0.0], [torch.nan, 0.0], [torch.inf, 0.0]]])
+    turn = Warp.projective(et.group("rotation").matrix(torch.tensor([0.5])))
+    samples, valid = turn.sample_valid(torch.ones(1, 1, 8, 8), points, fill=2.0)
+    assert samples.flatten().tolist() == [1, 2, 2]
+    assert valid.flatten().tolist() == turn.visible(points).flatten().tolist() == [True, False, False]
 
 
 # Use

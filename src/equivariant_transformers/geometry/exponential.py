@@ -8,6 +8,7 @@ exact at theta = 0, differentiable, exportable and works in every floating dtype
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 from dataclasses import dataclass
@@ -37,7 +38,10 @@ class Term:
     sine: bool = False
 
     def value(self, theta: Tensor) -> Tensor:
-        """Return the scalar factor at theta `(...)`; it saturates before its product with a coefficient overflows."""
+        """Return the scalar factor at theta `(...)`; it saturates before its product with a coefficient overflows.
+
+        The angle, frequency times theta, must be finite.
+        """
         factors = []
         largest = torch.finfo(theta.dtype).max
         if self.power:
@@ -46,7 +50,7 @@ class Term:
             limit = 0.99 * math.log(largest)
             factors.append(torch.exp(_times(self.rate, theta).clamp(-limit, limit)))
         if self.frequency:
-            angle = _times(self.frequency, theta).clamp(-largest, largest)
+            angle = _times(self.frequency, theta)
             factors.append(torch.sin(angle) if self.sine else torch.cos(angle))
         result = functools.reduce(operator.mul, factors) if factors else torch.ones_like(theta)
         if self.power or self.rate:  # finite products, so that their sum is not NaN
@@ -82,17 +86,22 @@ def terms(generator: Matrix3) -> tuple[Term, ...]:
 
 def evaluate(terms: tuple[Term, ...], theta: Tensor) -> Tensor:
     """Return the sum of `terms` at theta `(...)`, as `(..., 3, 3)`; overflow saturates at the largest finite number."""
+    largest = torch.finfo(theta.dtype).max
+    if any(term.frequency for term in terms):
+        limit = 0.99 * largest / max(1.0, *(abs(term.frequency) for term in terms))
+        theta = theta.clamp(-limit, limit)
     values = [(term.coefficients, term.value(theta)) for term in terms]
     zero = torch.zeros_like(theta)
-    rows = []
-    for i in range(3):
-        entries = []
-        for j in range(3):
-            parts = [_times(c[i][j], value) for c, value in values if c[i][j] != 0]
-            entries.append(sum(parts[1:], parts[0]) if parts else zero)
-        rows.append(torch.stack(entries, -1))  # by rows: the compiler splits a stack of nine into many kernels
-    largest = torch.finfo(theta.dtype).max
-    return torch.stack(rows, -2).clamp(-largest, largest)
+    entries = []
+    for i, j in itertools.product(range(3), repeat=2):
+        parts = [_times(c[i][j], value) for c, value in values if c[i][j] != 0]
+        entries.append(sum(parts[1:], parts[0]) if parts else zero)
+    if torch.compiler.is_compiling():  # by rows: the compiler splits a stack of nine into many kernels
+        matrix = torch.stack([torch.stack(entries[k : k + 3], -1) for k in (0, 3, 6)], -2)
+    else:
+        matrix = torch.stack(entries, -1).reshape(*theta.shape, 3, 3)
+    saturates = any(term.power or term.rate for term in terms)
+    return matrix.clamp(-largest, largest) if saturates else matrix
 
 
 def _times(factor: float, value: Tensor) -> Tensor:

@@ -39,18 +39,17 @@ def wrap(value: Tensor, period: float | None) -> Tensor:
     return value if period is None else value - period * torch.round(value / period)
 
 
-def homogeneous(matrix: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the homogeneous coordinates (X, Y, W) of `matrix` `(..., 3, 3)` applied to points (x, y).
+def homogeneous(matrix: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Return the homogeneous coordinates `(3, ...)`, as (X, Y, W), of `matrix` `(..., 3, 3)` applied to points (x, y).
 
-    All leading shapes broadcast. The terms in y are summed first: on a pixel grid with x `(1, W)` and y `(H, 1)`, each
-    of the three results needs only one addition at full size.
+    For the first rows of the matrix alone, the result is the first coordinates alone.
+
+    All leading shapes broadcast. The terms in y are summed first: on a pixel grid with x `(1, W)` and y `(H, 1)`, the
+    result needs only one addition at full size.
     """
-    m = matrix.flatten(-2)
-    return (
-        m[..., 0] * x + (m[..., 1] * y + m[..., 2]),
-        m[..., 3] * x + (m[..., 4] * y + m[..., 5]),
-        m[..., 6] * x + (m[..., 7] * y + m[..., 8]),
-    )
+    matrix = matrix[(None,) * (max(x.ndim, y.ndim) + 2 - matrix.ndim)]
+    first, second, third = matrix.movedim((-1, -2), (0, 1)).unbind()  # columns (3, ...)
+    return first * x + (second * y + third)
 
 
 def apply(matrix: Tensor, points: Tensor) -> Tensor:
@@ -61,8 +60,8 @@ def apply(matrix: Tensor, points: Tensor) -> Tensor:
     >>> apply(torch.tensor([[1.0, 0, 0.5], [0, 1, 0], [0, 0, 1]]), torch.tensor([1.0, 2.0]))
     tensor([1.5000, 2.0000])
     """
-    x, y, w = homogeneous(matrix, *points.unbind(-1))
-    return torch.stack((x, y), -1) / away_from_zero(w)[..., None]
+    moved = homogeneous(matrix, *points.unbind(-1))
+    return torch.stack((moved[0], moved[1]), -1) / away_from_zero(moved[2])[..., None]
 
 
 def adjugate(matrix: Tensor) -> Tensor:

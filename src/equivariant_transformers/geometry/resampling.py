@@ -39,8 +39,7 @@ class Sampling(TypedDict, total=False):
 
 def resample(
     images: Tensor,
-    x: Tensor,
-    y: Tensor,
+    places: Tensor,
     visible: Tensor,
     *,
     mode: str = "bilinear",
@@ -49,9 +48,10 @@ def resample(
     antialias: bool = False,
     frame: tuple[float, float] | None = None,
 ) -> Tensor:
-    """Sample `images` `(B, C, H, W)` at points (x, y) of shape `(B or 1, ..., h, w)`, as `(B, C, ..., h, w)`.
+    """Sample `images` `(B, C, H, W)` at the points `places` `(2, B or 1, ..., h, w)`, as `(B, C, ..., h, w)`.
 
-    The images span `frame` (half width, half height); by default the `extent` of their size.
+    Points that are not `visible` `(B or 1, ..., h, w)` lie outside the images; `()` if all are visible. The images span
+    `frame` (half width, half height); by default the `extent` of their size.
     """
     if mode not in ("bilinear", "nearest", "bicubic", "sharp_bicubic"):
         raise ValueError(f"unknown mode {mode!r}; the modes are bilinear, nearest, bicubic and sharp_bicubic")
@@ -61,9 +61,11 @@ def resample(
     if filled and padding != "zeros":
         raise ValueError(f"a fill value needs padding='zeros', got padding={padding!r}; change one of the two")
     ends = extent((images.shape[-2], images.shape[-1])) if frame is None else frame
-    places = (torch.where(visible, x, _OUTSIDE), y)
-    x, y = (_stretched(place, end) for place, end in zip(places, ends, strict=True))
-    grid = torch.stack(torch.broadcast_tensors(x, y), -1)  # type: ignore[no-untyped-call]
+    if visible.ndim:
+        if padding != "zeros":  # a hidden point takes the value at the end of its row
+            visible = torch.stack((visible, torch.ones_like(visible)))
+        places = torch.where(visible, places, _OUTSIDE)
+    grid = _stretched(places, ends).movedim(0, -1)
     shape = grid.shape[1:-1]
     pictures, warps = images.shape[0], grid.shape[0]
     if pictures != warps and 1 not in (pictures, warps):
@@ -72,7 +74,6 @@ def resample(
     source = images.to(grid.dtype)
     if filled:
         source = source - fill
-    levels = _LEVELS if antialias else 1
     if antialias:
         source = _blurred(source, padding)
     source = source.expand(batch, -1, -1, -1)
@@ -81,22 +82,27 @@ def resample(
         sampled = _sharp_bicubic(source, flat, padding)
     else:
         sampled = F.grid_sample(source, flat, mode=mode, padding_mode=padding, align_corners=True)
-    sampled = sampled.reshape(batch, levels, images.shape[1], *shape)
     if antialias:
-        weights = _level_weights(grid, images.shape[-2:])  # (B or 1, levels, ..., h, w)
-        sampled = (sampled * weights[:, :, None]).sum(1, keepdim=True)
-    result = sampled[:, 0]
-    if isinstance(fill, Tensor):
-        fill = fill.reshape(fill.shape + (1,) * (result.ndim - images.ndim))
+        weights = _level_weights(grid, images.shape[-2:]).flatten(2, -2)  # (B or 1, levels, rows, w)
+        sampled = (sampled.reshape(batch, _LEVELS, images.shape[1], *flat.shape[1:3]) * weights[:, :, None]).sum(1)
     if filled:
-        result = result + fill
-    return result.to(images.dtype)
+        sampled.add_(fill)  # in place: a new tensor of this size costs more than the sum
+    return sampled.reshape(batch, images.shape[1], *shape).to(images.dtype)
 
 
-def _stretched(place: Tensor, end: float) -> Tensor:
-    """Convert coordinates of which the image spans [-end, end] to those of `grid_sample`, where it spans [-1, 1]."""
-    scaled = place if end == 1 else place / end
-    return scaled.nan_to_num(_OUTSIDE).clamp(-_FAR, _FAR)
+def _stretched(places: Tensor, ends: tuple[float, float]) -> Tensor:
+    """Convert points `(2, ...)` of which the image spans `ends` to those of `grid_sample`, where it spans [-1, 1]."""
+    if ends != (1, 1):
+        places = torch.stack([place / end for place, end in zip(places, ends, strict=True)])
+    return places if _known_near(places) else places.clamp(-_FAR, _FAR).nan_to_num_(_OUTSIDE)
+
+
+def _known_near(places: Tensor) -> bool:
+    """Return True if it is known that no coordinate is NaN or beyond `_FAR`."""
+    if not projective.can_inspect(places) or not places.numel():
+        return False
+    least, greatest = torch.aminmax(places.detach())
+    return bool(least >= -_FAR) and bool(greatest <= _FAR)
 
 
 def _sharp_bicubic(images: Tensor, grid: Tensor, padding: str) -> Tensor:

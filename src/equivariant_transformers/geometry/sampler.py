@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from equivariant_transformers.geometry import kernels
+from equivariant_transformers.geometry import kernels, projective
 from equivariant_transformers.geometry.frame import Size, extent, pixel_centres
 from equivariant_transformers.geometry.resampling import Sampling, resample
 from equivariant_transformers.geometry.steps import Step, coordinate_dtype, follow_steps
@@ -55,28 +55,30 @@ def by_operations(
         x, y = pixel_centres(target.size, dtype, images.device)
     else:
         x, y = target.points.to(dtype)[None].unbind(-1)
-    moved_x, moved_y, visible = follow_steps(steps, x, y)
+    places, visible = follow_steps(steps, x, y, finite=True)  # `resample` and `inside` place other points outside
     frame = extent(target.frame)
-    result = resample(images, moved_x, moved_y, visible, frame=frame, **sampling)
+    result = resample(images, places, visible, frame=frame, **sampling)
     if target.points is None and target.size == images.shape[-2:]:
         # A pixel that maps exactly to itself keeps its exact value, with the gradient of the interpolation.
-        fixed = (visible & (moved_x == x) & (moved_y == y))[:, None]
-        exact = images.detach() + (result - result.detach()) if result.requires_grad else images
-        result = torch.where(fixed, exact, result)
+        fixed = (visible & (places[0] == x) & (places[1] == y))[:, None]
+        if not projective.can_inspect(fixed) or fixed.any():
+            exact = images.detach() + (result - result.detach()) if result.requires_grad else images
+            result = torch.where(fixed, exact, result)
     if not target.wants_valid:
         return result, None
-    valid = inside(moved_x, moved_y, visible, frame)
+    valid = inside(places, visible, frame)
     if target.mask is not None:
-        shown = resample(target.mask.to(dtype), moved_x, moved_y, visible, frame=frame)[:, 0]
+        shown = resample(target.mask.to(dtype), places, visible, frame=frame)[:, 0]
         valid = valid & (shown > SHOWN)
     return result, valid
 
 
-def inside(x: Tensor, y: Tensor, visible: Tensor, frame: tuple[float, float]) -> Tensor:
-    """Return the mask of the visible points (x, y) inside `frame` (half width, half height), up to rounding."""
-    limit = 1 + 16 * torch.finfo(x.dtype).eps
+def inside(places: Tensor, visible: Tensor, frame: tuple[float, float]) -> Tensor:
+    """Return the mask of the visible points `(2, ...)` inside `frame` (half width, half height), up to rounding."""
+    limit = 1 + 16 * torch.finfo(places.dtype).eps
     right, bottom = frame
-    return visible & (x.abs() <= limit * right) & (y.abs() <= limit * bottom)
+    distances = places.abs()
+    return visible & (distances[0] <= limit * right) & (distances[1] <= limit * bottom)
 
 
 def _fits_kernel(steps: Sequence[Step], images: Tensor, target: Target) -> bool:

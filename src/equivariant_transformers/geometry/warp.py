@@ -131,8 +131,7 @@ class Warp:
         if size is not None:
             size = checked_size(size)
             return to_pixels(self.points(from_pixels(points, size)), size)
-        x, y, _ = follow_steps(self.steps, *points.unbind(-1))
-        return torch.stack((x, y), -1)
+        return follow_steps(self.steps, *points.unbind(-1))[0].movedim(0, -1).contiguous()
 
     def visible(self, points: Tensor) -> Tensor:
         """Return a mask `(B, ...)` of the `points` `(B, ..., 2)` that lie in front of the horizon.
@@ -140,8 +139,8 @@ class Warp:
         A point that a flow moves out of the plane, or to a coordinate of a million or more, is not visible.
         """
         self._check_points(points, 2)
-        visible = follow_steps(self.steps, *points.unbind(-1))[2]
-        return visible.expand(torch.broadcast_shapes(visible.shape, points.shape[:-1]))  # type: ignore[no-untyped-call]
+        places, visible = follow_steps(self.steps, *points.unbind(-1))
+        return visible.expand(places.shape[1:])
 
     def inside(self, points: Tensor, size: Size) -> Tensor:
         """Return a mask `(B or 1, ...)` of the `points` `(..., 2)` that map inside images of `size` (H, W).
@@ -151,8 +150,8 @@ class Warp:
         """
         check_points(points, 2)
         points = points.to(torch.promote_types(points.dtype, coordinate_dtype(self.steps)))
-        x, y, visible = follow_steps(self.steps, *points[None].unbind(-1))
-        return sampler.inside(x, y, visible, extent(checked_size(size)))
+        places, visible = follow_steps(self.steps, *points[None].unbind(-1))
+        return sampler.inside(places, visible, extent(checked_size(size)))
 
     def boxes(self, boxes: Tensor, *, size: Size | None = None) -> Tensor:
         """Return the axis-aligned hulls in the input frame of `boxes` `(B, ..., 4)` as (left, top, right, bottom).
@@ -171,9 +170,8 @@ class Warp:
         across, down = left + (right - left) * share, top + (bottom - top) * share
         x = torch.cat((across, right.expand_as(down), right + left - across, left.expand_as(down)), -1)
         y = torch.cat((top.expand_as(across), down, bottom.expand_as(across), bottom + top - down), -1)
-        x, y, visible = follow_steps(self.steps, x, y)
-        low = torch.stack((x.amin(-1), y.amin(-1)), -1)
-        high = torch.stack((x.amax(-1), y.amax(-1)), -1)
+        places, visible = follow_steps(self.steps, x, y)
+        low, high = (ends.movedim(0, -1) for ends in torch.aminmax(places, dim=-1))
         bounded = visible.all(-1)[..., None]
         return torch.cat((torch.where(bounded, low, -torch.inf), torch.where(bounded, high, torch.inf)), -1)
 

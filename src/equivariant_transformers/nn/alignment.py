@@ -60,7 +60,7 @@ def frame_distance(warp: Warp, images: Tensor) -> Tensor:
     The unit is half the width of the image. A rotation by 15 degrees has a distance of 0.19.
     """
     grid = middle_points(device=images.device).expand(images.shape[0], -1, -1)
-    return _mean_square(warp.points(grid) - grid).sqrt()
+    return _mean_square(_bounded(warp.points(grid) - grid)).sqrt()
 
 
 class Aligned(nn.Module):
@@ -107,7 +107,7 @@ def _cross_entropy(step: Step, before: Warp, evidence: Tensor, grid: Tensor, lat
         undone = undone_points(step.layer.chart, dtype=grid.dtype, device=grid.device)
     with torch.no_grad():
         moved = before.points(undone.reshape(1, -1, 2)).reshape(-1, *undone.shape)  # (B, K, points, 2)
-        rest = _discounted(moved - grid, [group.vector_field(grid) for group in later])
+        rest = _discounted(_bounded(moved - grid), [group.vector_field(grid) for group in later])
         target = torch.softmax(_mean_square(rest) / (-2 * _SPREAD**2), -1).expand(len(evidence), -1)
     return F.cross_entropy(evidence.flatten(1), target)
 
@@ -120,16 +120,17 @@ def _discounted(differences: Tensor, fields: Sequence[Tensor]) -> Tensor:
             field = field - (field * unit).sum() * unit
         length = torch.linalg.vector_norm(field)
         basis.append(torch.where(length > 1e-3, field / length.clamp_min(1e-3), 0.0))  # 0 if the others span the field
-    rest = _bounded(differences)
+    rest = differences
     for unit in basis:
         rest = torch.addcmul(rest, (rest * unit).sum((-2, -1), keepdim=True), unit, value=_LATER - 1)
     return rest
 
 
 def _mean_square(differences: Tensor) -> Tensor:
-    """Return the mean squared length `(...)` of `differences` `(..., points, 2)`, finite beyond the horizon too."""
-    return _bounded(differences).square().sum((-2, -1)) / differences.shape[-2]
+    """Return the mean squared length `(...)` of `differences` `(..., points, 2)`."""
+    return differences.square().sum((-2, -1)) / differences.shape[-2]
 
 
 def _bounded(differences: Tensor) -> Tensor:
+    """Return `differences`, finite beyond the horizon too."""
     return differences.nan_to_num(1e3).clamp(-1e3, 1e3)

@@ -28,13 +28,24 @@ def pad(
         if amount and not wraps and ends == "constant":
             images = F.pad(images, (amount, amount) if axis == -1 else (0, 0, amount, amount))
         elif amount:
-            last = images.shape[axis] - 1
-            before, after = ((last + 1 - amount, amount), (0, amount)) if wraps else ((0, 1), (last, 1))
-            shape = [*images.shape]
-            shape[axis] = amount
-            around = [images.narrow(axis, *part).expand(shape) for part in (before, after)]
-            images = torch.cat((around[0], images, around[1]), axis)  # unlike F.pad, its backward compiles too
+            images = _extended(images, amount, axis, wraps)
     return images
+
+
+def _extended(images: Tensor, amount: int, axis: int, wraps: bool) -> Tensor:
+    """Extend `axis` by `amount` samples at both ends, by wrapping around or by repeating the ends.
+
+    Unlike that of `F.pad`, the backward compiles.
+    """
+    samples = images.shape[axis]
+    if wraps and 2 * amount <= samples:  # the gradient is summed over the ends alone
+        first, middle, last = images.split_with_sizes((amount, samples - 2 * amount, amount), axis)
+        return torch.cat((last, first, middle, last, first), axis)
+    before, after = ((samples - amount, amount), (0, amount)) if wraps else ((0, 1), (samples - 1, 1))
+    shape = [*images.shape]
+    shape[axis] = amount
+    around = [images.narrow(axis, *part).expand(shape) for part in (before, after)]
+    return torch.cat((around[0], images, around[1]), axis)
 
 
 def wrap_around(images: Tensor, reach: int, wraps: tuple[bool, bool]) -> Tensor:

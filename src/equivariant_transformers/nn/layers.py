@@ -2,6 +2,7 @@ r"""Layers that remove a pose: $L(\phi)(x) = \phi(T_{f(\phi)}^{-1} x)$."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -290,7 +291,7 @@ def check_input(images: Tensor, channels: int) -> None:
     if images.is_meta and not torch.compiler.is_compiling():
         raise ValueError("images on the meta device have no pixels: create them on another device")
     # A finite sum, which is cheap, implies finite pixels.
-    if projective.can_inspect(images) and not images.sum().isfinite() and not images.isfinite().all():
+    if projective.can_inspect(images) and not math.isfinite(images.detach().sum()) and not images.isfinite().all():
         where = (~images.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
         raise ValueError(f"images must be finite, but images {where[:8]} contain NaN or infinite pixels")
 

@@ -145,7 +145,7 @@ class _Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return features `(B, channels, H / stride, W)` for `(B, in_channels, H, W)`."""
         y = F.silu(self.norm(self.conv(pad(x, self.around, (True, True)))))
-        return x + y if self.residual else y
+        return y.add_(x) if self.residual else y
 
 
 def _rows_to_profile(chart: Chart, in_channels: int, channels: int) -> nn.Sequential:

@@ -87,12 +87,12 @@ class PoseReader(Exact):
         low, high = self.chart.ranges[axis]
         places = getattr(self, f"places{axis}").to(heatmap.dtype)
         if self.chart.periodic[axis]:
-            x, y = ((heatmap * place).sum(-1) for place in places.unbind())
-            power = x.square() + y.square()
-            nowhere = power < 1e-10
-            x, y = torch.where(nowhere, 1.0, x), torch.where(nowhere, 0.0, y)
-            length = torch.where(nowhere, 0.0, torch.sqrt(torch.where(nowhere, 1.0, power)))
-            return torch.atan2(y, x if pull is None else x + pull) / -_turn(low, high), length
+            centre = (heatmap[..., None, :] * places).sum(-1)  # (..., 2)
+            length = torch.linalg.vector_norm(centre, dim=-1)  # its gradient is 0 at the origin
+            nowhere = length < 1e-5
+            x, y = torch.where(nowhere, 1.0, centre[..., 0]), torch.where(nowhere, 0.0, centre[..., 1])
+            pose = torch.atan2(y, x if pull is None else x + pull) / -_turn(low, high)
+            return pose, torch.where(nowhere, 0.0, length)
         mean = (heatmap * places).sum(-1)
         variance = (heatmap * (places - mean[..., None]).square()).sum(-1)
         spread = torch.sqrt(variance + 1e-12) / ((high - low) / math.sqrt(12))  # 1 for a flat map
