@@ -159,7 +159,8 @@ def table(results: dict[str, dict[str, dict[str, Any]]], kinds: tuple[str, ...] 
         cells = [name.replace("_", " "), span]
         for kind in kinds:
             rows = list(results[name].get(kind, {}).values())
-            cells += [_mean(rows, "cosine"), f"{sum(row['found'] for row in rows)} of {len(rows)}" if rows else "-"]
+            reported = f"{sum(row['found'] for row in rows)} of {len(rows)}"
+            cells += [_mean(rows, "cosine"), reported] if rows else ["", ""]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
