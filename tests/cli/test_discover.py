@@ -34,7 +34,7 @@ def run(capsys, *words):
 
 def test_prints_the_generator_the_coordinates_and_the_code(folder, tmp_path, capsys):
     picture = tmp_path / "flow.png"
-    code, said = run(capsys, "discover", folder, "--out", picture)
+    code, said = run(capsys, "discover", folder, "--labels", "--out", picture)
     assert code == 0
     assert "nearest known group x_shear" in said.out
     assert "rho_1 = " in said.out
@@ -48,7 +48,7 @@ def test_prints_the_generator_the_coordinates_and_the_code(folder, tmp_path, cap
 
 
 def test_prints_json(folder, tmp_path, capsys):
-    code, said = run(capsys, "discover", folder, "--out", tmp_path / "flow.png", "--json")
+    code, said = run(capsys, "discover", folder, "--labels", "--out", tmp_path / "flow.png", "--json")
     assert code == 0
     (found,) = json.loads(said.out)["groups"]
     assert found["nearest"]["name"] == "x_shear"

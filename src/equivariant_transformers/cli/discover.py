@@ -13,6 +13,7 @@ from equivariant_transformers.cli import console
 from equivariant_transformers.data import from_folder
 from equivariant_transformers.data.tree import scan
 from equivariant_transformers.discovery import Discovery, Found, cosine, discover
+from equivariant_transformers.discovery.search import EXAMPLES
 from equivariant_transformers.geometry.derivation.algorithm import derive
 from equivariant_transformers.geometry.groups import Group
 from equivariant_transformers.training.job import find_device
@@ -29,8 +30,13 @@ def discover_groups(
         str, typer.Option(metavar="projective|polynomial", help="3x3 generators, or cubic vector fields.")
     ] = "projective",
     count: Annotated[int, typer.Option(min=1, help="Number of groups to find one after the other.")] = 1,
-    labels: Annotated[bool, typer.Option(help="Use the subfolders, if any, as classes.")] = True,
-    examples: Annotated[int, typer.Option(min=20, help="Number of images to use, drawn at random.")] = 1000,
+    labels: Annotated[
+        bool, typer.Option("--labels", help="Use the subfolders as classes whose images show the same content.")
+    ] = False,
+    examples: Annotated[
+        int | None,
+        typer.Option(min=20, help="Number of images, drawn at random; 10,000 by default, or 1,000 with --labels."),
+    ] = None,
     size: Annotated[int, typer.Option(min=8, max=128, help="Side in pixels that the images are resized to.")] = 32,
     seed: Annotated[int, typer.Option(min=0, help="Random seed for the choice of the images.")] = 0,
     device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
@@ -38,24 +44,25 @@ def discover_groups(
 ) -> None:
     """Find the one-parameter group that moves the images of a folder, and print the layer that undoes it.
 
-    The images show one kind of content per class, each moved by its own unknown amount. The search takes about ten
-    seconds for 600 images on one CPU core. A group is printed if it explains more than the variety of images at rest,
-    and if two halves of the images, searched independently, give the same group.
+    Each image is moved by its own unknown amount. The search needs about a thousand images, and takes a minute for
+    10,000 on one CPU core. A group is printed if a further small motion along it is less visible than along all other
+    directions, and if two halves of the images, searched independently, give the same group. With --labels, the images
+    of a subfolder show the same content, as digits do, and a few hundred images are enough.
     """
     with console.usage():
         where = find_device(device)
-        labelled = labels and any(path.is_dir() for path in folder.iterdir()) if folder.is_dir() else labels
-        scan(folder, labels=labelled)
+        scan(folder, labels=labels)
     with console.loading() as loading:
         part = from_folder(
-            folder, size=size, channels=1, validation=0.0, test=0.0, labels=labelled, progress=loading
+            folder, size=size, channels=1, validation=0.0, test=0.0, labels=labels, progress=loading
         ).train
+        examples = examples or EXAMPLES[labels]
         chosen = torch.randperm(len(part), generator=torch.Generator().manual_seed(seed))[:examples]
         images = part.images[chosen].to(where).float() / 255
         with console.usage():
             result = discover(
                 images,
-                part.labels[chosen].to(where) if labelled else None,
+                part.labels[chosen].to(where) if labels else None,
                 family=cast(Literal["projective", "polynomial"], family),
                 count=count,
                 examples=examples,
@@ -96,7 +103,7 @@ def _figures(found: Found) -> dict[str, Any]:
     name, similar = found.nearest
     return {
         "generator": found.group.generator,
-        "theta": list(found.theta),
+        "theta": None if found.theta is None else list(found.theta),
         "confidence": found.confidence,
         "explained": found.explained,
         "agreement": found.agreement,

@@ -23,7 +23,7 @@ class Family(Protocol):
         """Number of coefficients of a generator."""
 
     def warp(self, coefficients: Tensor, theta: Tensor) -> Warp:
-        r"""Return the warps of $T_\\theta$ for the group of `coefficients` `(dimension,)` and theta `(B,)`."""
+        r"""Return the warps of $T_\theta$ for theta `(B,)` and coefficients `(dimension,)` or `(B, dimension)`."""
 
     def group(self, coefficients: Tensor, name: str) -> Group:
         """Return the group of `coefficients`."""
@@ -38,7 +38,7 @@ class Projective:
     def generator(self, coefficients: Tensor) -> Tensor:
         """Return the 3x3 generator of `coefficients`."""
         basis = torch.tensor(_MATRICES, dtype=coefficients.dtype, device=coefficients.device)
-        return torch.einsum("k,kij->ij", coefficients, basis)
+        return torch.einsum("...k,kij->...ij", coefficients, basis)
 
     def warp(self, coefficients: Tensor, theta: Tensor) -> Warp:
         return Warp((torch.linalg.matrix_exp(theta[:, None, None] * self.generator(coefficients)),))
@@ -71,7 +71,10 @@ class Polynomial:
 
 @dataclass(frozen=True, eq=False)
 class PolynomialField:
-    """Vector field with `coefficients` of the monomials `powers`: those of the x component, then of the y component."""
+    """Vector field with `coefficients` of the monomials `powers`: those of the x component, then of the y component.
+
+    Coefficients `(B, k)` give each image of a batch a field of its own.
+    """
 
     coefficients: Tensor
     powers: tuple[tuple[int, int], ...]
@@ -84,7 +87,10 @@ class PolynomialField:
             of_x.append(of_x[-1] * x)
             of_y.append(of_y[-1] * y)
         monomials = torch.stack([of_x[i] * of_y[j] for i, j in self.powers], -1)
-        return monomials @ self.coefficients.to(points).view(2, -1).T
+        weights = self.coefficients.to(points)
+        if weights.ndim == 1:
+            return monomials @ weights.view(2, -1).T
+        return monomials @ weights.view(len(weights), 1, 2, -1).mT  # of points (B, h, w, 2)
 
     def __str__(self) -> str:
         """Return the formula, without the monomials below a hundredth of the largest."""

@@ -16,7 +16,7 @@ STEP = 0.02
 def reduced(images: Tensor, side: int, blur: float) -> Tensor:
     """Return `images` `(B, C, H, W)` at `side` pixels along the longer side, blurred by `blur` of these pixels."""
     scale = max(images.shape[-2:]) / side
-    smooth = _blurred(images, blur * scale)
+    smooth = blurred(images, blur * scale)
     size = tuple(max(2, round(count / scale)) for count in images.shape[-2:])
     return Warp.identity().image(smooth, size=(size[0], size[1]), padding="border")
 
@@ -48,7 +48,8 @@ def _basis(family: Family, like: Tensor) -> Tensor:
     return torch.eye(family.dimension, dtype=like.dtype, device=like.device)
 
 
-def _blurred(images: Tensor, sigma: float) -> Tensor:
+def blurred(images: Tensor, sigma: float) -> Tensor:
+    """Return `images` after a Gaussian blur of `sigma` pixels."""
     reach = max(1, round(3 * sigma))
     places = torch.arange(-reach, reach + 1, dtype=images.dtype, device=images.device)
     kernel = torch.exp(-(places**2) / (2 * max(sigma, 1e-3) ** 2))

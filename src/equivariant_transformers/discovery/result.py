@@ -8,7 +8,8 @@ import torch
 
 from equivariant_transformers.geometry.groups import GROUPS, Group
 
-_EXPLAINED, _RATIO = 0.4, 0.1  # thresholds; images at rest stay on the other side of both
+_EXPLAINED, _RATIO = 0.4, 0.1  # thresholds with labels; images at rest stay on the other side of both
+_VISIBLE = 0.5  # threshold of the ratio without labels
 _AGREEMENT = 0.9  # threshold; two random 3x3 generators agree more closely in one case of a thousand
 _COMMUTE = 0.1  # size of the bracket relative to the product of the sizes of the fields
 _SAMPLES = 33
@@ -20,14 +21,15 @@ class Found:
     """One group, and how well the data set supports it."""
 
     group: Group
-    theta: tuple[float, float]
-    """Range of theta over the data set, without the outer 2 %, relative to the median of each class."""
-    explained: float
-    """Share of the variance within the classes that the group explains, on blurred images."""
+    theta: tuple[float, float] | None
+    """Range of theta over the data set, without the outer 2 %, relative to the median of each class; None without
+    labels."""
+    explained: float | None
+    """Share of the variance within the classes that the group explains, on blurred images; None without labels."""
     ratio: float
-    """Change of the distribution of the images along the group, relative to its second smallest stationary value."""
+    """Change of the distribution of the images along the group, relative to that along the next direction."""
     agreement: float
-    """Cosine, up to sign, between the vector fields found from two halves of the images independently."""
+    """Cosine, up to sign, between the directions found from two halves of the images independently."""
 
     @property
     def confidence(self) -> float:
@@ -35,10 +37,12 @@ class Found:
 
         The data set has to move along the group, as shown by `explained` or by `ratio`, and the halves have to agree.
         """
-        by_alignment = self.explained / (2 * _EXPLAINED)
-        by_invariance = 1 - self.ratio / (2 * _RATIO)
+        if self.explained is None:
+            by_motion = 1 - self.ratio / (2 * _VISIBLE)
+        else:
+            by_motion = max(self.explained / (2 * _EXPLAINED), 1 - self.ratio / (2 * _RATIO))
         by_agreement = 1 - (1 - self.agreement) / (2 * (1 - _AGREEMENT))
-        return min(1.0, max(0.0, min(max(by_alignment, by_invariance), by_agreement)))
+        return min(1.0, max(0.0, min(by_motion, by_agreement)))
 
     @property
     def significant(self) -> bool:
@@ -92,7 +96,7 @@ class Discovery:
 
     @property
     def theta(self) -> tuple[float, float] | None:
-        """Range of theta of the first group."""
+        """Range of theta of the first group; None without labels."""
         return self.found[0].theta if self.found else None
 
     @property
@@ -112,9 +116,10 @@ class Discovery:
         lines = []
         for entry in self.found:
             name, similar = entry.nearest
+            reach = f"theta from {entry.theta[0]:.2f} to {entry.theta[1]:.2f}, " if entry.theta else ""
             lines.append(
-                f"{entry.group.name}: theta from {entry.theta[0]:.2f} to {entry.theta[1]:.2f}, confidence "
-                f"{entry.confidence:.2f}, nearest known group {name} (cosine {similar:.3f})"
+                f"{entry.group.name}: {reach}confidence {entry.confidence:.2f}, nearest known group {name} "
+                f"(cosine {similar:.3f})"
             )
         if self.rejected:
             lines.append(f"no further group; {self._rejected()}")
@@ -125,9 +130,13 @@ class Discovery:
     def _rejected(self) -> str:
         entry = self.rejected
         assert entry is not None
+        if entry.explained is None:
+            reason = f"a motion along it is {entry.ratio:.2f} times as visible as the next direction"
+        else:
+            reason = f"explains {entry.explained:.0%} of the variance within the classes"
         return (
-            f"best candidate: explains {entry.explained:.0%} of the variance within the classes, halves agree with a "
-            f"cosine of {entry.agreement:.2f}; confidence {entry.confidence:.2f}, 0.5 needed"
+            f"best candidate: {reason}, halves agree with a cosine of {entry.agreement:.2f}; "
+            f"confidence {entry.confidence:.2f}, 0.5 needed"
         )
 
 

@@ -12,24 +12,26 @@ from torch import Tensor
 from equivariant_transformers.arguments import whole_number
 from equivariant_transformers.discovery import alignment, invariance
 from equivariant_transformers.discovery.alignment import Fit
-from equivariant_transformers.discovery.clusters import k_means, numbered
 from equivariant_transformers.discovery.families import Family, Polynomial, Projective
 from equivariant_transformers.discovery.images import reduced, tangents
 from equivariant_transformers.discovery.result import Discovery, Found, cosine
+from equivariant_transformers.discovery.visibility import Visibility
 from equivariant_transformers.geometry.checks import check_dense
 from equivariant_transformers.geometry.resampling import check_images
 from equivariant_transformers.text import quote
 
 FAMILIES: dict[str, Family] = {"projective": Projective(), "polynomial": Polynomial()}
 Report = Callable[[str, float], None]
+EXAMPLES = (10_000, 1000)  # images to use by default without labels, and with them
 
 _COARSE, _FINE = (16, 1.0), (24, 1.0)  # side and blur of the images, in pixels
 _COMPARED = (28, 0.9)  # of the images whose distribution is compared
 _PAIRED = 800  # images whose distribution is compared
 _TRIED = 300  # images that the starting points are tried on
 _STARTS = 4
-_CLUSTERS = 10
 _FEWEST = 20
+_RESOLUTION = 0.005  # of the explained share of a motion
+_TASK = "looking for a group"
 
 
 @torch.no_grad()
@@ -39,7 +41,7 @@ def discover(
     *,
     family: Literal["projective", "polynomial"] = "projective",
     count: int = 1,
-    examples: int = 1000,
+    examples: int | None = None,
     seed: int = 0,
     progress: Report | None = None,
 ) -> Discovery:
@@ -52,11 +54,11 @@ def discover(
 
     Args:
         images: images `(B, C, H, W)`, at least 20, floating point.
-        labels: classes `(B,)`, whole numbers. Without them, the images are grouped by k-means as they are aligned.
+        labels: classes `(B,)`, whole numbers, of images that show the same content within a class.
         family: "projective" for all 3x3 generators, "polynomial" for vector fields that are cubic polynomials.
-        count: number of groups to find one after the other. Each is removed before the next is sought.
-        examples: number of images to use, drawn at random.
-        seed: random seed for the choice of the images and for k-means.
+        count: number of groups to find at most. With labels, each is removed before the next is sought.
+        examples: number of images to use, drawn at random; by default 1,000 with labels and 10,000 without.
+        seed: random seed for the choice of the images, the networks and the motions.
         progress: callback that receives the current task and its completed fraction.
 
     >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
@@ -68,19 +70,22 @@ def discover(
     space = FAMILIES.get(family) if isinstance(family, str) else None
     if space is None:
         raise ValueError(f'family is "projective" or "polynomial", got {quote(family)}')
-    count = whole_number("count", count, most=space.dimension)
-    examples = whole_number("examples", examples, least=_FEWEST)
+    count = whole_number("count", count, most=space.dimension - 1)
+    default = EXAMPLES[labels is not None]
+    examples = default if examples is None else whole_number("examples", examples, least=_FEWEST)
     generator = torch.Generator().manual_seed(whole_number("seed", seed, least=0))
     chosen = torch.randperm(len(images), generator=generator)[:examples].to(images.device)
     images, classes = images[chosen], None if classes is None else classes[chosen]
+    if classes is None:
+        return _without_labels(images, space, count, generator, progress)
     found: list[Found] = []
     for number in range(count):
 
         def report(share: float, number: int = number) -> None:
             if progress:
-                progress("looking for a group", (number + share) / count)
+                progress(_TASK, (number + share) / count)
 
-        fit, ratio, agreement = _search(images, classes, space, generator, report)
+        fit, ratio, agreement = _search(images, classes, space, report)
         group = space.group(fit.coefficients.double(), "discovered" if count == 1 else f"discovered-{number + 1}")
         theta = fit.theta[fit.kept].quantile(torch.tensor([0.01, 0.99]).to(fit.theta))
         entry = Found(group, (float(theta[0]), float(theta[1])), 1 - fit.remaining, ratio, agreement)
@@ -91,8 +96,26 @@ def discover(
     return Discovery(tuple(found), None)
 
 
+def _without_labels(
+    images: Tensor, family: Family, count: int, generator: torch.Generator, progress: Report | None
+) -> Discovery:
+    """Return the least visible directions of motion: as many, up to `count`, as are set apart best from the others."""
+    visibility = Visibility(images, family, generator, lambda share: progress(_TASK, share) if progress else None)
+    values, directions = visibility.directions()
+    values = values.clamp_min(0) + _RESOLUTION
+    ratios = values[:count] / values[1 : count + 1]
+    several = int(ratios.argmin()) + 1
+    ratio, agreement = float(ratios[several - 1]), visibility.agreement(several)
+    names = ["discovered"] if count == 1 else [f"discovered-{number + 1}" for number in range(several)]
+    entries = tuple(
+        Found(family.group(direction.double(), name), None, None, ratio, agreement)
+        for name, direction in zip(names, directions, strict=False)
+    )
+    return Discovery(entries, None) if entries[0].significant else Discovery((), entries[0])
+
+
 def _search(
-    images: Tensor, labels: Tensor | None, family: Family, generator: torch.Generator, report: Callable[[float], None]
+    images: Tensor, labels: Tensor, family: Family, report: Callable[[float], None]
 ) -> tuple[Fit, float, float]:
     """Return the fit to all images, the change of their distribution along it, and the agreement of two halves.
 
@@ -101,73 +124,48 @@ def _search(
     """
     halves = []
     for half in range(2):
-        part, own = images[half::2], None if labels is None else labels[half::2]
+        part, own = images[half::2], labels[half::2]
         metric, _, directions = _spectrum(part, own, family)
-        start = _best(part, own, family, metric, directions[:_STARTS], generator)
+        start = _best(part, own, family, metric, directions[:_STARTS])
         report((2 * half + 1) / 5)
-        halves.append(_refined(start, part, own, family, metric, generator))
+        halves.append(_refined(start, part, own, family, metric))
         report((2 * half + 2) / 5)
     first, second = (family.group(fit.coefficients.double(), "half") for fit in halves)
     metric, values, directions = _spectrum(images, labels, family)
     start = min(halves, key=lambda fit: fit.remaining).coefficients
-    fit = _refined(start, images, labels, family, metric, generator)
+    fit = _refined(start, images, labels, family, metric)
     report(1.0)
     return fit, invariance.ratio(fit.coefficients, values, directions), abs(cosine(first, second))
 
 
-def _spectrum(images: Tensor, labels: Tensor | None, family: Family) -> tuple[Tensor, Tensor, Tensor]:
+def _spectrum(images: Tensor, labels: Tensor, family: Family) -> tuple[Tensor, Tensor, Tensor]:
     """Return the inner product of generators, and the stationary values and directions of the change."""
     compared = reduced(images, *_COMPARED)
     slopes = tangents(compared, family)
     metric = invariance.metric(slopes)
-    paired = torch.zeros(len(images), dtype=torch.long, device=images.device) if labels is None else labels
-    values, directions = invariance.directions(compared.flatten(1)[:_PAIRED], slopes[:, :_PAIRED], paired[:_PAIRED])
+    values, directions = invariance.directions(compared.flatten(1)[:_PAIRED], slopes[:, :_PAIRED], labels[:_PAIRED])
     return metric / metric[0, 0], values, directions
 
 
-def _best(
-    images: Tensor,
-    labels: Tensor | None,
-    family: Family,
-    metric: Tensor,
-    starts: Tensor,
-    generator: torch.Generator,
-) -> Tensor:
+def _best(images: Tensor, labels: Tensor, family: Family, metric: Tensor, starts: Tensor) -> Tensor:
     """Return the coefficients that leave the least variance after a few steps from each of `starts`."""
-    coarse = reduced(images[:_TRIED], *_COARSE)
-    classes = k_means(coarse, _CLUSTERS, generator) if labels is None else labels[:_TRIED]
+    coarse, classes = reduced(images[:_TRIED], *_COARSE), labels[:_TRIED]
     trials = []
     for direction in starts:
         fit = alignment.start(direction, len(coarse), metric)
-        own = classes
         for _ in range(3):
-            fit = alignment.improve(fit, coarse, own, family, metric, whole_line=True)
-            if labels is None:
-                own = k_means(alignment.aligned(fit, coarse, family), _CLUSTERS, generator)
+            fit = alignment.improve(fit, coarse, classes, family, metric, whole_line=True)
         trials.append(fit)
     return min(trials, key=lambda fit: fit.remaining).coefficients
 
 
-def _refined(
-    start: Tensor,
-    images: Tensor,
-    labels: Tensor | None,
-    family: Family,
-    metric: Tensor,
-    generator: torch.Generator,
-) -> Fit:
+def _refined(start: Tensor, images: Tensor, labels: Tensor, family: Family, metric: Tensor) -> Fit:
     """Return the fit to `images` from the coefficients `start`."""
     coarse, fine = (reduced(images, *level) for level in (_COARSE, _FINE))
-    classes = k_means(coarse, _CLUSTERS, generator) if labels is None else labels
     fit = alignment.start(start, len(images), metric)
     for level, whole_line in ((coarse, True), (coarse, True), (fine, False), (fine, False), (fine, False)):
-        fit = alignment.improve(fit, level, classes, family, metric, whole_line=whole_line)
-        if labels is None:
-            classes = k_means(alignment.aligned(fit, coarse, family), _CLUSTERS, generator)
-    remaining = alignment.improve(fit, coarse, classes, family, metric, whole_line=False).remaining
-    if labels is None:  # the clusters of aligned images do not suit the images as they are
-        at_rest = k_means(coarse, _CLUSTERS, generator)
-        remaining *= alignment.variance(coarse, classes) / alignment.variance(coarse, at_rest)
+        fit = alignment.improve(fit, level, labels, family, metric, whole_line=whole_line)
+    remaining = alignment.improve(fit, coarse, labels, family, metric, whole_line=False).remaining
     return replace(fit, remaining=remaining)
 
 
@@ -196,4 +194,5 @@ def _checked(images: Any, labels: Any) -> tuple[Tensor, Tensor | None]:
             f"labels are whole numbers of shape ({len(images)},), one per image, got {labels.dtype} of shape "
             f"{tuple(labels.shape)}"
         )
-    return images, numbered(labels.to(images.device))
+    classes: Tensor = torch.unique(labels.to(images.device), return_inverse=True)[1]
+    return images, classes
