@@ -47,10 +47,15 @@ def discover(
 ) -> Discovery:
     r"""Find the one-parameter group $T_\theta$ that moves the images of a data set, each by an unknown theta.
 
-    The model is $I_n = M_{c(n)}\circ T_{\theta_n}$ with a template $M_c$ per class. Starting points are the generators
-    along which the distribution of the images changes least. The generator that explains most of the variance within
-    the classes is returned if two halves of the images, searched independently, give the same group. The unit of theta
-    is chosen so that theta = 1 changes the images as much as a translation by half a width; its sign is arbitrary.
+    Without labels, a network learns to predict small random motions of the images, and the group is the motion that it
+    cannot predict: images that are moved by a wide range of theta look alike after a further motion along the group.
+
+    With labels, the model is $I_n = M_{c(n)}\circ T_{\theta_n}$ with a template $M_c$ per class. Starting points are
+    the generators along which the distribution of the images changes least. The generator that explains most of the
+    variance within the classes is chosen.
+
+    The group is returned if two halves of the images, searched independently, agree on it. The unit of theta is chosen
+    so that theta = 1 changes the images as much as a translation by half a width; its sign is arbitrary.
 
     Args:
         images: images `(B, C, H, W)`, at least 20, floating point.
