@@ -10,6 +10,7 @@ from torch import nn
 import equivariant_transformers as et
 from equivariant_transformers.nn.alignment import Aligned
 from equivariant_transformers.training import Config, train
+from equivariant_transformers.training.calibrating import calibrated
 from equivariant_transformers.training.checkpoint import CheckpointError
 from equivariant_transformers.training.job import make_job
 from equivariant_transformers.training.optimization import Optimization
@@ -117,7 +118,7 @@ def test_layers_are_calibrated_on_the_validation_images_at_the_end_of_each_epoch
     noise = splits._replace(validation=dataclasses.replace(splits.validation, images=any_images(32)))
     job = make_job(CONFIG.replace(epochs=1, learning_rate=1e-6), noise, network=small)
     head = job.module.canonicalizer.layers[0].predictor.head.weight
-    nn.init.normal_(head, std=5.0, generator=torch.Generator().manual_seed(0))
+    nn.init.normal_(head, std=0.7, generator=torch.Generator().manual_seed(0))
     kept = []
     job.on_keep = lambda weights, result: kept.append((weights["canonicalizer.layers.0.predictor.head.weight"], result))
     optimization_weights = head.detach().clone()
@@ -130,3 +131,13 @@ def test_layers_are_calibrated_on_the_validation_images_at_the_end_of_each_epoch
 
 def any_images(count):
     return torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def test_turned_validation_images_calibrate_nothing(splits):
+    job = make_job(CONFIG.replace(epochs=1, learning_rate=1e-6), splits, network=small)
+    canonicalizer = job.module.canonicalizer
+    nn.init.normal_(canonicalizer.layers[0].predictor.head.weight, std=100.0)
+    with calibrated(job.module, job.validation) as factors:
+        assert factors == ()
+    (factor,) = et.calibrate(canonicalizer, splits.validation.normalise(splits.validation.images))
+    assert factor < 1

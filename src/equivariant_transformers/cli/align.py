@@ -107,7 +107,7 @@ def align_images(
         return
     limit = f"by more than {TOLERANCE:g} half widths of the image"
     console.say(f"{result.test_error:.2f} % of {len(splits.test)} test images have a wrong canonical frame, {limit}")
-    say_calibration(result.factors)
+    say_calibration(settings, result.factors)
     print_audit(rows, frames)
     console.say(f"canonicalizer: {out / FILE}")
     console.say(f"  canonicalizer = et.hub.load_canonicalizer({str(out / FILE)!r})")

@@ -23,6 +23,7 @@ from equivariant_transformers.nn.calibration import MOVED
 from equivariant_transformers.nn.canonicalizer import Canonicalized, Canonicalizer
 from equivariant_transformers.nn.layers import Layer
 from equivariant_transformers.nn.modes import evaluating
+from equivariant_transformers.training import Config
 
 _LARGE = 128  # side in pixels that images are enlarged to, at most four-fold
 CANVAS_LIMITS = {name: max(map(abs, theta)) for name, theta in THETA.items()}
@@ -148,9 +149,13 @@ def print_audit(rows: Sequence[Row], frames: FrameConsistency | None) -> None:
         console.say(str(frames))
 
 
-def say_calibration(factors: Sequence[float]) -> None:
-    """Print the factors by which the evidence of the layers was scaled, if it was scaled."""
-    if any(factor < 1 for factor in factors):
+def say_calibration(config: Config, factors: Sequence[float]) -> None:
+    """Print the factors by which the evidence of the layers was scaled, or that the images are not fit for it."""
+    if config.layers and config.alignment and config.predictor == "posterior" and not factors:
+        console.say(
+            "the layers move more than half of the validation images and were not calibrated: upright images are needed"
+        )
+    elif any(factor < 1 for factor in factors):
         scaled = ", ".join(f"{factor:.2f}" for factor in factors)
         console.say(
             f"evidence of the layers times {scaled}: not more than {MOVED:.0%} of the upright validation images move"

@@ -197,7 +197,7 @@ def _train(
         if scores is not None:
             scores.print()
         console.say(f"model: {directory / MODEL}")
-        say_calibration(result.factors)
+        say_calibration(settings, result.factors)
         if audit is not None:
             print_audit(*audit)
 

@@ -14,21 +14,27 @@ from equivariant_transformers.training import distributed
 from equivariant_transformers.training.optimization import Batches
 
 _IMAGES = 1000  # of the validation set
+_UPRIGHT = 0.5  # largest share of upright images that a layer moves before it is calibrated
 
 
 @contextmanager
 def calibrated(module: nn.Module, loader: Batches) -> Iterator[tuple[float, ...]]:
     """Calibrate the layers of `module` on the images of `loader` for the duration of the block.
 
-    Yield the factors of the evidence. The weights are the same to the last bit afterwards.
+    Yield the factors of the evidence; none if a layer moves more than half of the images, which then are not upright.
+    The weights are the same to the last bit afterwards.
     """
     canonicalizer = getattr(module, "canonicalizer", None)
     if not isinstance(canonicalizer, Canonicalizer) or not (layers := posterior_layers(canonicalizer)):
         yield ()
         return
+    moved = _share_moved(canonicalizer, loader)
+    if moved[:, 0].max() > _UPRIGHT:
+        yield ()
+        return
     weights: list[Tensor] = [layer.predictor.head.weight for layer in layers]  # type: ignore[misc, union-attr]
     before = [weight.detach().clone() for weight in weights]
-    factors = scale_evidence(canonicalizer, _share_moved(canonicalizer, loader))
+    factors = scale_evidence(canonicalizer, moved)
     try:
         yield factors
     finally:

@@ -71,7 +71,8 @@ class Result:
     validation_error: float = math.nan
     test_error: float = math.nan
     factors: tuple[float, ...] = ()
-    """Factors by which the calibration scaled the evidence of the layers in the weights that were kept."""
+    """Factors by which the calibration scaled the evidence of the layers in the weights that were kept. Empty without
+    layers to calibrate, or if the validation images are not upright."""
     failure: str | None = None
     """Reason why the run ended early; None if it did not."""
 
