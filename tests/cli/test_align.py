@@ -14,7 +14,6 @@ from PIL import Image
 from torch import nn
 
 import equivariant_transformers as et
-from equivariant_transformers import cli
 from equivariant_transformers.cli.align import FILE
 from equivariant_transformers.data import DATASETS, Source
 from equivariant_transformers.hub.canonicalizers import read_canonicalizer
@@ -33,16 +32,6 @@ def pictures(tmp_path_factory):
     for number, image in enumerate(arrows(240, 0).images):
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{number}.png")
     return folder
-
-
-@pytest.fixture
-def run(capsys):
-    def command(*arguments, code=0):
-        capsys.readouterr()
-        assert cli.main(list(map(str, arguments))) == code
-        return capsys.readouterr()
-
-    return command
 
 
 def test_a_folder_without_labels_makes_a_canonicalizer(run, pictures, tmp_path):

@@ -9,21 +9,10 @@ from oriented import arrows
 from PIL import Image
 
 import equivariant_transformers as et
-from equivariant_transformers import cli
 from equivariant_transformers.data import pictures
 from equivariant_transformers.geometry.motion import group_warp
 from equivariant_transformers.hub.classifier import Classifier
 from equivariant_transformers.hub.zoo import find_canonicalizer
-
-
-@pytest.fixture
-def run(capsys):
-    def command(*arguments, code=0):
-        capsys.readouterr()
-        assert cli.main(list(map(str, arguments))) == code
-        return capsys.readouterr()
-
-    return command
 
 
 def size_of(path):

@@ -6,7 +6,6 @@ import pytest
 import torch
 from PIL import Image
 
-from equivariant_transformers import cli
 from equivariant_transformers.cli import console, models
 from equivariant_transformers.data import DATASETS, ImageSet, Source, Splits
 from equivariant_transformers.hub.classifier import Card, Classifier
@@ -16,12 +15,7 @@ SMALL = ["--network", "z2cnn", "--epochs", 3, "--batch-size", 16, "--learning-ra
 
 
 @pytest.fixture
-def et(capsys):
-    def run(*arguments, code=0):
-        capsys.readouterr()
-        assert cli.main(list(map(str, arguments))) == code
-        return capsys.readouterr()
-
+def et(run):
     return run
 
 
