@@ -132,6 +132,11 @@ def test_which_epoch_was_best_cannot_be_told_afterwards(tmp_path):
         train([job(directory=tmp_path)])
 
 
+def test_a_job_that_is_not_in_a_list_is_named():
+    with pytest.raises(TypeError, match=r"write train\(\[job\]\)"):
+        train(job())
+
+
 def test_the_same_seed_gives_the_same_numbers():
     first, second, other = job(), job(), job(CONFIG.replace(seed=1))
     results = [train([run])[0] for run in (first, second, other)]

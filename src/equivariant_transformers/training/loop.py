@@ -46,6 +46,8 @@ def train(
     current step and `Stopped` is raised. It is saved as well if an image can no longer be read. Afterwards each module
     holds the weights that were tested.
     """
+    if isinstance(jobs, Job):
+        raise TypeError("train takes a list of jobs: write train([job])")
     on_cpu = jobs[0].train.epoch(0).device.type == "cpu"
     if on_cpu:
         memory.keep()
