@@ -65,9 +65,12 @@ KINDS = ("labels", "without labels", "photographs", "filling photographs")
 _INNER = 1 / 0.6  # half width of a photograph that fills the frame at any angle
 
 
-def moved_images(name: str, count: int, seed: int, kind: str = "labels") -> tuple[torch.Tensor, torch.Tensor]:
+def moved_images(
+    name: str, count: int, seed: int, kind: str = "labels", *, test: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return `count` moved images and their labels."""
-    part = (et.data.cifar10 if "photographs" in kind else et.data.mnist)(seed=0).train
+    splits = (et.data.cifar10 if "photographs" in kind else et.data.mnist)(seed=0)
+    part = splits.test if test else splits.train
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(part.images), generator=generator)[:count]
     members = PAIRS.get(name, (name,))

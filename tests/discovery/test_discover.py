@@ -126,6 +126,20 @@ def test_the_found_group_makes_a_chart_and_a_layer():
     assert et.EquivariantTransformer(chart, in_channels=1)(images[:2]).image.shape == (2, 1, 32, 32)
 
 
+@pytest.mark.parametrize(
+    ("exact", "rounded"),
+    [
+        ([[0.01, 1, -0.1], [-1, -0.01, 0.3], [0.02, 0.03, 0]], [[0, 1, -0.1], [-1, 0, 0.3], [0, 0, 0]]),
+        ([[0.01, -1, 0], [0.11, 0.01, 0], [0.01, 0, 0]], [[0, -1, 0], [0, 0, 0], [0, 0, 0]]),
+        ([[1, 0.06, 0], [0.02, 0.06, 0], [0, 0.01, 0]], [[1, 0, 0], [0, 0, 0], [0, 0, 0]]),
+    ],
+    ids=["rotation off the centre", "x_shear", "x_scale"],
+)
+def test_the_simplified_group_is_near_and_of_the_kind_of_the_coarsest_rounding(exact, rounded):
+    found = Found(et.Group.from_generator(exact), None, None, 0.0, 1.0)
+    assert torch.equal(torch.tensor(found.simplified.generator), torch.tensor(rounded, dtype=torch.float32))
+
+
 def test_reports_progress_up_to_one():
     shares = []
     et.discover(*moved(et.group("x_shear"), count=40), progress=lambda _, share: shares.append(share))

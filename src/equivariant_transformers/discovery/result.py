@@ -14,6 +14,7 @@ _AGREEMENT = 0.9  # threshold; two random 3x3 generators agree more closely in o
 _COMMUTE = 0.1  # size of the bracket relative to the product of the sizes of the fields
 _SAMPLES = 33
 _ROUNDINGS, _SIMILAR = (1, 2, 4, 10), 0.99  # parts of the largest entry of a generator
+_DISTINCT = 1e-3  # eigenvalues of rounded generators are equal up to rounding, or further apart
 
 
 @dataclass(frozen=True)
@@ -51,22 +52,25 @@ class Found:
 
     @property
     def simplified(self) -> Group:
-        """Group of the coarsest rounded generator whose vector field has a cosine of 0.99 with the group found.
+        """Group of a rounded generator whose vector field has a cosine of 0.99 with the group found.
 
-        A group without a generator, or one that no rounding describes, is returned unchanged. A layer needs the rounded
-        group: next to a rotation, the exact one is a spiral of many turns, and its chart has few samples per turn.
+        The coarsest such rounding decides the kind of group, and the nearest rounding of this kind is returned. A group
+        without a generator, or one that no rounding describes, is returned unchanged. A layer needs the rounded group:
+        next to a rotation, the exact one is a spiral of many turns, and its chart has few samples per turn.
         """
         if self.group.generator is None:
             return self.group
         exact = torch.tensor(self.group.generator, dtype=torch.float64)
+        nearest, similar, kind = self.group, 0.0, None
         for parts in _ROUNDINGS:
             rounded = (exact / exact.abs().max() * parts).round() / parts
             if torch.equal(rounded, rounded[0, 0] * torch.eye(3)):
                 continue
             group = Group.from_generator(rounded, name=self.group.name)
-            if cosine(group, self.group) >= _SIMILAR:
-                return group
-        return self.group
+            closeness = cosine(group, self.group)
+            if closeness >= _SIMILAR and closeness > similar and kind in (None, _kind(rounded)):
+                nearest, similar, kind = group, closeness, _kind(rounded)
+        return nearest
 
     @property
     def nearest(self) -> tuple[str, float]:
@@ -162,6 +166,18 @@ def commute(a: Group, b: Group) -> bool:
         torch.func.jvp(b.vector_field, (points,), (first,))[1] - torch.func.jvp(a.vector_field, (points,), (second,))[1]
     )
     return bool(bracket.norm() * _SAMPLES < _COMMUTE * first.norm() * second.norm())
+
+
+def _kind(generator: torch.Tensor) -> tuple[object, ...]:
+    """Return whether eigenvalues are complex, which real parts differ, and the dimension of the span of the powers.
+
+    The orbits of two generators that agree in this have the same shape, as for rotations about two points.
+    """
+    eigenvalues = torch.linalg.eigvals(generator)
+    distinct = eigenvalues.real.sort().values.diff() > _DISTINCT
+    powers = torch.stack([torch.eye(3).to(generator), generator, generator @ generator]).flatten(1)
+    turns = bool((eigenvalues.imag.abs() > _DISTINCT).any())
+    return turns, *distinct.tolist(), int(torch.linalg.matrix_rank(powers))
 
 
 def _points() -> torch.Tensor:
