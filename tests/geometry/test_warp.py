@@ -245,6 +245,15 @@ def test_boxes_hold_their_points():
     assert over_the_horizon.abs().eq(torch.inf).all()
 
 
+def test_a_flow_may_move_one_coordinate_alone():
+    """Theta and points broadcast, although torch.stack wants coordinates of one shape."""
+    wave = et.Group.from_flow(lambda theta, p: torch.stack((p[..., 0] + theta * p[..., 1].sin(), p[..., 1]), -1))
+    theta, images = torch.tensor([0.3, -0.2]), torch.rand(2, 1, 8, 8)
+    both = et.Warp.flow(wave.flow, theta).image(images)
+    for one, image, value in zip(both, images, theta, strict=True):
+        torch.testing.assert_close(one[None], et.Warp.flow(wave.flow, value).image(image[None]))
+
+
 def test_boxes_hold_their_points_under_a_flow_too():
     barrel = lens(torch.tensor(-0.5))
     hull = barrel.boxes(torch.tensor([[-1.0, -1.0, 1.0, 1.0]]))

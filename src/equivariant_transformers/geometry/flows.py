@@ -30,12 +30,14 @@ def follow(flow: Flow, theta: Tensor, points: Tensor) -> Tensor:
     tensor([[1.0000e+00, 1.0000e+00],
             [1.0000e+06, 1.0000e+00]])
     """
-    # One theta per point, and one point per theta, keep the gradients of the points separate.
+    # One theta per point keeps the gradients of the points separate. One point per theta does so as well, and a flow may
+    # then stack coordinates that depend on theta with others that do not.
     shape = torch.broadcast_shapes(theta.shape, points.shape[:-1])  # type: ignore[no-untyped-call]
+    points = points.expand(*shape, 2)
     if theta.requires_grad:
         theta = _finite_gradient(theta.expand(shape))
     if points.requires_grad:
-        points = _finite_gradient(points.expand(*shape, 2))
+        points = _finite_gradient(points)
     moved = flow(theta, points)
     limit = far(moved)
     return moved.nan_to_num(limit, limit, -limit)
