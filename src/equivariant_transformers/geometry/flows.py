@@ -30,7 +30,7 @@ def follow(flow: Flow, theta: Tensor, points: Tensor) -> Tensor:
     tensor([[1.0000e+00, 1.0000e+00],
             [1.0000e+06, 1.0000e+00]])
     """
-    # One theta per point keeps the gradients of the points separate. One point per theta does so as well, and a flow may
+    # One theta per point keeps the gradients of the points separate. So does one point per theta, and a flow may
     # then stack coordinates that depend on theta with others that do not.
     shape = torch.broadcast_shapes(theta.shape, points.shape[:-1])  # type: ignore[no-untyped-call]
     points = points.expand(*shape, 2)
