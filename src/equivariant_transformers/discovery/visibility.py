@@ -1,7 +1,7 @@
 r"""Directions along which a further small motion of the images is invisible.
 
 If images are moved by $T_\theta$ with theta spread over a wide range, then a moved image that is moved a little further
-along the same group looks like any other image of the set. A network is shown each image through a small random warp
+along the same group resembles any other image of the set. A network is shown each image through a small random warp
 $\exp(\sum_k a_k B_k)$ and predicts $a$. The covariance that it explains on images that it was not trained on is nearly
 zero along the hidden group, and only there.
 """
