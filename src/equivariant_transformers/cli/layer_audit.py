@@ -158,7 +158,7 @@ def say_calibration(config: Config, factors: Sequence[float]) -> None:
     elif any(factor < 1 for factor in factors):
         scaled = ", ".join(f"{factor:.2f}" for factor in factors)
         console.say(
-            f"evidence of the layers times {scaled}: not more than {MOVED:.0%} of the upright validation images move"
+            f"evidence of the layers times {scaled}, to move at most {MOVED:.0%} of the upright validation images"
         )
 
 

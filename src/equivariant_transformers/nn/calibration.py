@@ -17,7 +17,7 @@ from equivariant_transformers.nn.modes import evaluating
 from equivariant_transformers.nn.posterior import PosteriorPredictor
 
 MOVED = 0.03
-"""Largest share of upright images that a calibrated canonicalizer moves."""
+"""Largest share of upright images that a calibrated canonicalizer is to move."""
 _FACTORS = tuple(2 ** (-step / 4) for step in range(17))  # of the evidence: from 1 to 1/16
 
 
@@ -25,8 +25,9 @@ def calibrate(canonicalizer: Canonicalizer, images: Tensor | Iterable[Tensor]) -
     """Scale the evidence of layers for photographs, in place, so that upright images stay where they are.
 
     After long training on few images, a layer is too sure of its evidence on new images, and moves upright ones. Its
-    evidence is multiplied by the largest factor, at most 1, for which the layers together move 3 % of the `images` by
-    more than 15 degrees or a comparable distance. A layer that leaves the images in place is not changed.
+    evidence is multiplied by the largest factor, at most 1, for which the layers together move at most 3 % of the
+    `images` by more than 15 degrees or a comparable distance; by 1/16 if even this moves more. A layer that leaves the
+    images in place is not changed.
 
     Args:
         canonicalizer: canonicalizer whose layers have the predictor `posterior`; other layers are left as they are.
