@@ -19,7 +19,8 @@ The rows:
 Test images are sampled once from the original by cubic convolution. In a turned image, pixels outside the largest
 circle in the frame are replaced by the mean of the image, so that corners tell nothing. The column "angle known" is the
 error of the network behind the layers on turned images that were turned back by their true angles: the least that a
-layer can reach. The script adds its runs to a file of results and prints a table of all runs in the file.
+layer can reach. Two columns repeat upright and turned images with `et.SeveralPoses`. The script adds its runs to a file
+of results and prints a table of all runs in the file.
 """
 
 from __future__ import annotations
@@ -62,8 +63,13 @@ TITLES = {
     "layer strong": "rotation and shear layers, trained under strong homographies",
 }
 ROWS = tuple(TITLES)
-TESTS = ("upright", "turned", "strong", "known")
-COLUMNS = {"known": "angle known"}
+POSES = 3
+TESTS = ("upright", "turned", "strong", "known", "upright, several", "turned, several")
+COLUMNS = {
+    "known": "angle known",
+    "upright, several": f"upright, {POSES} poses",
+    "turned, several": f"turned, {POSES} poses",
+}
 FINAL_RATE = 0.02  # of the first learning rate
 
 
@@ -164,13 +170,17 @@ def config(row: str, given: argparse.Namespace, seed: int) -> Config:
 
 @torch.no_grad()
 def errors(network: et.Canonicalized, test: et.data.ImageSet) -> dict[str, float]:
-    """Return the errors in per cent on upright and turned images, under strong homographies, and with known angles."""
+    """Return the errors in per cent on upright and turned images, under strong homographies, and with known angles.
+
+    For networks with layers, also those with several poses.
+    """
     network.eval()
+    several = et.SeveralPoses(network, POSES) if len(network.canonicalizer.layers) else None
     theta = (2 * torch.rand(len(test), generator=torch.Generator().manual_seed(0)) - 1) * math.pi
     with torch.random.fork_rng():
         torch.manual_seed(0)
         strong = Augmentation(STRONG).random(test.images[:, :1, :1, :1].cpu()).matrix
-    wrong = dict.fromkeys(TESTS, 0)
+    wrong = dict.fromkeys(TESTS[: 6 if several else 4], 0)
     for indices in torch.arange(len(test)).split(500):
         images = test.normalise(test.images[indices])
         turn, bend = (
@@ -181,7 +191,8 @@ def errors(network: et.Canonicalized, test: et.data.ImageSet) -> dict[str, float
         turned = in_circle(turned)
         outputs = [network(shown) for shown in (images, turned, bent)]
         outputs.append(network.backbone(turn.inverse().image(turned)))
-        for name, output in zip(TESTS, outputs, strict=True):
+        outputs += [several(shown) for shown in (images, turned)] if several else []
+        for name, output in zip(wrong, outputs, strict=True):
             wrong[name] += int((output.argmax(1) != test.labels[indices]).sum())
     return {name: 100 * count / len(test) for name, count in wrong.items()}
 

@@ -76,7 +76,8 @@ def test_audit_measures_it_on_a_folder_without_classes(run, file, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["predict", "FILE", "x.png", "--tta", 2], "omit --tta and --network"),
+        (["predict", "FILE", "x.png", "--tta", 2], "omit --tta, --poses and --network"),
+        (["predict", "FILE", "x.png", "--poses", 2], "omit --tta, --poses and --network"),
         (["evaluate", "FILE"], "is a canonicalizer without a classifier"),
         (["predict", "FOLDER", "x.png"], "is a folder; give the model file in it, such as "),
     ],

@@ -548,8 +548,10 @@ def test_evaluate_warns_of_a_folder_that_has_changed_since_training(et, bars, tm
         "evaluate MODEL --dataset nothing",
         "evaluate MODEL --tta 0",
         "evaluate projective-mnist-plain --tta 2",
+        "evaluate projective-mnist-softmax --poses 2",
         "predict MODEL a.png --device abacus",
         "predict projective-mnist-softmax a.png --tta 0",
+        "predict projective-mnist-softmax a.png --poses 0",
     ],
 )
 def test_a_wrong_name_is_wrong_usage(et, trained, wrong):
@@ -595,6 +597,23 @@ def test_predict_with_several_looks(et, bars):
     assert found["confidence"] == pytest.approx(expected, rel=1e-4)
     (once,) = json.loads(et("predict", "projective-mnist-softmax", image, "--json").out)
     assert once["confidence"] != pytest.approx(expected, rel=1e-4)
+
+
+def test_evaluate_and_predict_with_several_poses(et, bars, tmp_path):
+    """The class and the pose are those of the chosen candidate."""
+    et("train", bars, *SMALL, "--layers", "rotation", "--epochs", 1, "--out", tmp_path)
+    model, image = tmp_path / "model.safetensors", Path(bars) / "down" / "0.png"
+    assert json.loads(et("evaluate", model, "--json").out)["poses"] == 1
+    assert json.loads(et("evaluate", model, "--poses", 3, "--json").out)["poses"] == 3
+    assert et("evaluate", model, "--poses", 3).out.endswith(", 3 poses\n")
+    classifier = Classifier.load(model)
+    classifier.poses = 3
+    with torch.no_grad():
+        pixels = classifier.prepare(image)[None]
+        expected, pose = classifier.predict(pixels).max().item(), classifier.canonicalize(pixels).pose.item()
+    (found,) = json.loads(et("predict", model, image, "--poses", 3, "--json").out)
+    assert found["confidence"] == pytest.approx(expected, rel=1e-4)
+    assert found["pose"]["rotation"] == pytest.approx(pose, abs=1e-4)
 
 
 def test_predict_takes_folders(et, trained, bars, tmp_path):
@@ -664,7 +683,9 @@ def test_audit_tells_predictors_apart(et, bars):
 
 
 def test_audit_of_a_model(et, trained, bars):
-    out, _ = et("audit", trained / "model.safetensors", "--dataset", bars, "--count", 1)
+    """The images are those of the folder on which the model was trained."""
+    out, _ = et("audit", trained / "model.safetensors", "--count", 1)
+    assert out == et("audit", trained / "model.safetensors", "--dataset", bars, "--count", 1).out
     head, canvas, frame = out.splitlines()  # one layer is not a stack
     assert re.split("  +", head)[:4] == ["parameter", "content", "theta", "slope (95 %)"]
     assert re.split("  +", head)[4:] == ["rms", "median", "rms theta", "rms pixels"]

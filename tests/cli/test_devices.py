@@ -1,6 +1,7 @@
 """Each command that computes runs from end to end on the device that it is given."""
 
 import pytest
+import tiny_mnist
 import torch
 from PIL import Image
 
@@ -44,7 +45,8 @@ def test_a_canonicalizer_is_trained_and_audited(folder, device, layers, tmp_path
 
 
 @DEVICES
-def test_untrained_layers_are_audited(device, capsys):
+def test_untrained_layers_are_audited(device, tmp_path, monkeypatch, capsys):
+    tiny_mnist.install(monkeypatch, tmp_path)
     assert main(["audit", "--group", "rotation,x_shear", "--device", device]) == 0, capsys.readouterr().err
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import equivariant_transformers as et
@@ -36,6 +36,11 @@ def tolerance(dtype):
     return 1e-10 if dtype == torch.float64 else 1e-4
 
 
+def blows_up(group, time, x, y):
+    """True if the integrated lens, which moves a point to infinity at the time 1 / (2 r^2), comes close to it."""
+    return group is FLOWS["lens, integrated"] and time * (x * x + y * y) > 0.4
+
+
 @every_group
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @given(x=coordinates, y=coordinates)
@@ -50,6 +55,7 @@ def test_zero_is_the_identity(group, dtype, x, y):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @given(a=thetas, b=thetas, x=coordinates, y=coordinates)
 def test_parameters_add_under_composition(group, dtype, a, b, x, y):
+    assume(not blows_up(group, abs(a) + abs(b), x, y))
     a, b = torch.tensor(a, dtype=dtype), torch.tensor(b, dtype=dtype)
     points = torch.tensor([x, y], dtype=dtype)
     twice = group.transform(a, group.transform(b, points))

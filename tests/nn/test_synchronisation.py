@@ -20,6 +20,7 @@ from equivariant_transformers.nn import PREDICTORS, TTA, Augmented, ChartSampler
 aten = torch.ops.aten
 SIZE = (52, 72)  # not square, and finer than the charts for photographs
 MATRIX = et.group("rotation").matrix
+UNTRAINED = pytest.mark.filterwarnings("ignore:model.images. in training does not train:UserWarning")
 
 
 def backbone():
@@ -118,7 +119,7 @@ def as_on_a_gpu(monkeypatch):
     monkeypatch.setattr(projective, "can_inspect", lambda tensor: False)  # noqa: ARG005
 
 
-@pytest.mark.filterwarnings("ignore:model.images. in training does not train:UserWarning")
+@UNTRAINED
 @pytest.mark.usefixtures("as_on_a_gpu")
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("name", MODULES)
@@ -152,6 +153,7 @@ def test_waiting_is_detected():
 
 
 @pytest.mark.cuda
+@UNTRAINED
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype:UserWarning")
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("name", MODULES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,6 +56,8 @@ class Subject:
     """Augmentation in training."""
     modulo: Modulo
     """Transformation that the backbone absorbs."""
+    folder: str | None = None
+    """Folder or CSV file of the images of its training; None if there was none, or if it is no longer there."""
 
 
 def audit_layers(
@@ -69,8 +71,13 @@ def audit_layers(
     ] = "consistent",
     seed: Annotated[int, typer.Option(help="Random seed for the weights of the layers of --group.")] = 0,
     dataset: Annotated[
-        str, typer.Option(metavar="NAME", help="Data set or folder of images; its test images are used.")
-    ] = "mnist",
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Data set or folder of images, whose test images are used; by default the folder on which the model "
+            "was trained, or mnist for other models.",
+        ),
+    ] = None,
     accept_other_files: AcceptOtherFiles = False,
     count: Annotated[int, typer.Option(min=1, help="Number of test images.")] = 32,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Plot predicted against true poses as PNG.")] = None,
@@ -89,8 +96,9 @@ def audit_layers(
     """
     with console.usage():
         where = find_device(device)
-        find_data(dataset)
-        config = Config(dataset=dataset, seed=seed)
+        if dataset is not None:
+            find_data(dataset)
+        config = Config(seed=seed)
         if model and group:
             raise ValueError(f"got model {model} and --group {group}; give a model or --group, not both")
         alone = find_canonicalizer(model) if model else None
@@ -98,6 +106,8 @@ def audit_layers(
             subject = _from_canonicalizer(*alone, where)
         else:
             subject = _from_model(model, network, where) if model else _from_names(group, predictor, seed, where)
+        dataset = dataset or subject.folder or "mnist"
+        config = config.replace(dataset=dataset)
     images, origin = _images(subject, config, count, labels=alone is None, accept_other_files=accept_other_files)
     canvases = _normalised(on_canvas(images, _canvas_pixels(images, subject)), subject)
     moved = on_canvas_rows(subject.stack, canvases, subject.size)
@@ -133,6 +143,7 @@ def _from_model(model: str, network: str | None, device: torch.device) -> Subjec
         classifier.shift,
         classifier.augmentation,
         modulo_of(classifier.module),
+        _folder(card.config),
     )
 
 
@@ -141,8 +152,14 @@ def _from_canonicalizer(canonicalizer: Canonicalizer, card: CanonicalizerCard, d
     size, fields = card.training.get("size"), card.training.get("config")
     height, width = size if isinstance(size, list) and len(size) == 2 else _SIZE
     height, width = (whole_number("size", side, most=MOST_SIDE) for side in (height, width))
-    given = parse_max_theta(Config.from_dict(fields).augment) if fields else {}
-    return _subject(canonicalizer.to(device), card.in_channels, (height, width), Augmentation(given), device)
+    config = Config.from_dict(fields) if fields else None
+    augmentation = Augmentation(parse_max_theta(config.augment) if config else {})
+    subject = _subject(canonicalizer.to(device), card.in_channels, (height, width), augmentation, device)
+    return replace(subject, folder=_folder(config)) if config else subject
+
+
+def _folder(config: Config) -> str | None:
+    return config.dataset if is_own(config.dataset) else None
 
 
 def _from_names(names: str | None, predictor: str, seed: int, device: torch.device) -> Subject:

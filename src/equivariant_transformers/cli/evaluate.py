@@ -31,6 +31,7 @@ def evaluate_model(
     ] = None,
     accept_other_files: AcceptOtherFiles = False,
     tta: Annotated[int | None, typer.Option(metavar="N", help=models.TTA)] = None,
+    poses: Annotated[int, typer.Option(metavar="N", help=models.POSES)] = 1,
     network: models.NetworkFlag = None,
     device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
     as_json: Annotated[
@@ -46,7 +47,7 @@ def evaluate_model(
         where = find_device(device)
         if dataset is not None:
             find_data(dataset)
-    classifier = models.load(model, tta, network=network)
+    classifier = models.load(model, tta, poses=poses, network=network)
     place(classifier, where)
     memory.keep()
     times = classifier.tta
@@ -54,10 +55,12 @@ def evaluate_model(
         images = load_test_images(classifier, dataset, progress, accept_other_files=accept_other_files)
         scores = measure(classifier, images, progress)
     if as_json:
-        about = {"model": model, "dataset": images.name, "origin": images.origin, "images": len(images), "tta": times}
+        about = {"model": model, "dataset": images.name, "origin": images.origin, "images": len(images)}
+        about |= {"tta": times, "poses": poses}
         console.print_json(about | scores.to_dict())
         return
     each = f", test-time augmentation {times}" if times > 1 else ""
+    each += f", {poses} poses" if poses > 1 else ""
     console.say(scores.headline(f"{len(images):,} images of {images.name}, {images.origin}{each}"))
     if classifier.card.config.task != "classification":
         scores.print()

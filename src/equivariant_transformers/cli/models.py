@@ -14,6 +14,7 @@ from equivariant_transformers.models import Network, check_name, import_network,
 
 HELP = "Model file, or name of a pretrained model."
 TTA = "Number of predictions per image to average over (test-time augmentation); the model's own by default."
+POSES = "Number of likely poses in which each image is read, for models with layers for photographs."
 
 
 NetworkFlag = Annotated[
@@ -39,7 +40,9 @@ def own_network(name: str | None) -> Network | None:
             raise ValueError(f"--network {name} cannot be imported: {error}") from error
 
 
-def load(model: str, tta: int | None = None, *, network: str | None = None, any_task: bool = True) -> Classifier:
+def load(
+    model: str, tta: int | None = None, *, poses: int = 1, network: str | None = None, any_task: bool = True
+) -> Classifier:
     """Return a model by file or name, with its `tta` replaced if given. An error is a usage error.
 
     Unless `any_task`, the model must be for classification.
@@ -52,4 +55,5 @@ def load(model: str, tta: int | None = None, *, network: str | None = None, any_
             raise ValueError(f"{model} is for the task {task}; this command needs a model for classification")
         if tta is not None:
             classifier.tta = tta
+        classifier.poses = poses
         return classifier

@@ -40,6 +40,7 @@ def predict_images(
         Path | None, typer.Option(metavar="DIR", help="Folder to write the canonical images to.")
     ] = None,
     tta: Annotated[int | None, typer.Option(metavar="N", help=models.TTA)] = None,
+    poses: Annotated[int, typer.Option(metavar="N", help=models.POSES)] = 1,
     network: models.NetworkFlag = None,
     device: Annotated[str, typer.Option(help="A torch device, or auto: the GPU if there is one.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
@@ -55,7 +56,7 @@ def predict_images(
     """
     with console.usage():
         where = find_device(device)
-    reader = _find(model, tta, network, where)
+    reader = _find(model, tta, poses, network, where)
     if canonical_out is not None and isinstance(reader, Classifier) and not reader.card.config.layers:
         raise console.Failure(
             f"{model} has no layers and makes no canonical images; omit --canonical-out", console.WRONG_USAGE
@@ -73,13 +74,13 @@ def predict_images(
     if as_json:
         console.print_json(found)
     elif good:
-        poses, predicts = list(good[0]["pose"]), isinstance(reader, Classifier)
+        names, predicts = list(good[0]["pose"]), isinstance(reader, Classifier)
         rows = [
-            [e["image"], *(scores.cells(e) if predicts else ()), *(f"{e['pose'][name]:+.3f}" for name in poses)]
+            [e["image"], *(scores.cells(e) if predicts else ()), *(f"{e['pose'][name]:+.3f}" for name in names)]
             for e in good
         ]
         columns = scores.columns(reader) if isinstance(reader, Classifier) else []
-        console.table("image", *columns, *(f">{name}" for name in poses), rows=rows)
+        console.table("image", *columns, *(f">{name}" for name in names), rows=rows)
     if any("error" in entry for entry in found):
         raise typer.Exit(console.FAILED)
 
@@ -111,14 +112,14 @@ class _Alone:
         return (255 * images).round().clamp(0, 255).to(torch.uint8)
 
 
-def _find(model: str, tta: int | None, network: str | None, device: torch.device) -> Classifier | _Alone:
+def _find(model: str, tta: int | None, poses: int, network: str | None, device: torch.device) -> Classifier | _Alone:
     """Return the model or canonicalizer by file or name, on `device`."""
     with console.usage():
         if alone := find_canonicalizer(model):
-            if tta is not None or network is not None:
-                raise ValueError(f"{model} is a canonicalizer without a classifier: omit --tta and --network")
+            if tta is not None or poses != 1 or network is not None:
+                raise ValueError(f"{model} is a canonicalizer without a classifier: omit --tta, --poses and --network")
             return _Alone(alone[0], device)
-    return models.load(model, tta, network=network).to(device)
+    return models.load(model, tta, poses=poses, network=network).to(device)
 
 
 def _files(path: Path) -> Sequence[Path | dict[str, Any]]:

@@ -171,7 +171,7 @@ class Warp:
         x = torch.cat((across, right.expand_as(down), right + left - across, left.expand_as(down)), -1)
         y = torch.cat((top.expand_as(across), down, bottom.expand_as(across), bottom + top - down), -1)
         places, visible = follow_steps(self.steps, x, y)
-        low, high = (ends.movedim(0, -1) for ends in torch.aminmax(places, dim=-1))
+        low, high = (ends.movedim(0, -1) for ends in (places.amin(-1), places.amax(-1)))
         bounded = visible.all(-1)[..., None]
         return torch.cat((torch.where(bounded, low, -torch.inf), torch.where(bounded, high, torch.inf)), -1)
 

@@ -20,6 +20,7 @@ from equivariant_transformers.models.backbones import OwnNetworkError
 from equivariant_transformers.nn.augment import TTA, Augmentation, check_tta, parse_max_theta
 from equivariant_transformers.nn.canonicalization import Canonicalization
 from equivariant_transformers.nn.canonicalizer import Canonicalized
+from equivariant_transformers.nn.poses import SeveralPoses, check_poses
 from equivariant_transformers.text import quote
 from equivariant_transformers.training import checkpoint
 from equivariant_transformers.training.aliases import current_fields, current_weights
@@ -204,7 +205,7 @@ class Classifier(nn.Module):
         self.module = module
         self.card = card
         self.augmentation = Augmentation(parse_max_theta(card.config.augment))
-        self.tta = card.config.tta
+        self.tta, self.poses = card.config.tta, 1
         device = next(module.parameters()).device
         for name, values in zip(("scale", "shift"), scale_and_shift(card.mean, card.std, device), strict=True):
             self.register_buffer(name, values.clone(), persistent=False)  # not parts of one tensor
@@ -218,7 +219,8 @@ class Classifier(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits `(B, classes)`, or the values of a regression, for bytes `(B, C, H, W)`."""
-        network = self.module if self.tta == 1 else TTA(self.module, self.augmentation, self.tta, self.task.average)
+        network: nn.Module = self.module if self.poses == 1 else SeveralPoses(self.module, self.poses)
+        network = network if self.tta == 1 else TTA(network, self.augmentation, self.tta, self.task.average)
         outputs: Tensor = network(self.normalise(images))
         return outputs * self.target_std + self.target_mean if self.card.target_std else outputs
 
@@ -236,9 +238,23 @@ class Classifier(nn.Module):
         check_tta(count, self.augmentation)
         self._tta = count
 
+    @property
+    def poses(self) -> int:
+        """Number of poses in which each image is read (`SeveralPoses`); can be set."""
+        return self._poses
+
+    @poses.setter
+    def poses(self, count: int) -> None:
+        if count != 1 and self.card.config.task != "classification":
+            raise ValueError(f"several poses need classes, but the model is for the task {self.card.config.task}")
+        self._poses = check_poses(self.module, count)
+
     def canonicalize(self, images: Tensor) -> Canonicalization:
         """Return the result of the layers for bytes `(B, C, H, W)`; `to_bytes` undoes the normalisation."""
-        out: Canonicalization = self.module.canonicalizer(self.normalise(images))
+        pixels = self.normalise(images)
+        if self.poses > 1:
+            return SeveralPoses(self.module, self.poses).canonicalize(pixels)
+        out: Canonicalization = self.module.canonicalizer(pixels)
         return out
 
     def prepare(self, image: str | Path | Image | Tensor | NDArray[Any]) -> Tensor:

@@ -6,6 +6,7 @@ from equivariant_transformers.nn.calibration import calibrate
 from equivariant_transformers.nn.canonicalization import Canonicalization, Step
 from equivariant_transformers.nn.canonicalizer import Canonicalized, Canonicalizer
 from equivariant_transformers.nn.layers import ChartSampler, EquivariantTransformer, SpatialTransformer
+from equivariant_transformers.nn.poses import SeveralPoses
 from equivariant_transformers.nn.prediction import Prediction
 from equivariant_transformers.nn.predictors import PREDICTORS
 
@@ -20,6 +21,7 @@ __all__ = [
     "ChartSampler",
     "EquivariantTransformer",
     "Prediction",
+    "SeveralPoses",
     "SpatialTransformer",
     "Step",
     "alignment_loss",

@@ -1,4 +1,4 @@
-"""Points in the middle of the plane, and where every pose of a chart takes them."""
+"""Poses at the samples of a chart, and where each takes points in the middle of the plane."""
 
 from __future__ import annotations
 
@@ -17,13 +17,18 @@ def middle_points(*, dtype: torch.dtype | None = None, device: torch.device | st
     return torch.stack(torch.meshgrid(line, line, indexing="xy"), -1).reshape(1, -1, 2)
 
 
+def sample_poses(chart: Chart, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
+    """Return the pose `(K, k)` of content at each sample of the pose axes."""
+    count = len(chart.groups)
+    axes = chart.axes(dtype=dtype, device=device)[:count]
+    poses = [middle - axis for axis, middle in zip(axes, chart.centre, strict=False)]
+    return torch.stack(torch.meshgrid(*poses, indexing="xy"), -1).reshape(-1, count)
+
+
 def undone_points(
     chart: Chart, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
 ) -> Tensor:
     """Return the middle points `(K, 16, 2)` moved by the warps that remove the pose at each sample of the pose axes."""
-    count = len(chart.groups)
-    axes = chart.axes(dtype=dtype, device=device)[:count]
-    poses = [middle - axis for axis, middle in zip(axes, chart.centre, strict=False)]
-    candidates = torch.stack(torch.meshgrid(*poses, indexing="xy"), -1).reshape(-1, count)  # (K, k)
+    candidates = sample_poses(chart, dtype=dtype, device=device)
     points = middle_points(dtype=dtype, device=device)
     return remove_pose(chart.groups, candidates).points(points.expand(len(candidates), -1, -1))

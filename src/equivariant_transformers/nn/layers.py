@@ -100,10 +100,14 @@ class _Transformer(ChartGrid):
         prediction = self._read(images, warp, fill)
         if not isinstance(prediction, Prediction):
             raise TypeError(f"the predictor of a layer must return a Prediction, got a {type(prediction).__name__}")
+        return prediction if self.pose_ranges is None else prediction._replace(pose=self.limited(prediction.pose))
+
+    def limited(self, pose: Tensor) -> Tensor:
+        """Return `pose` `(B, k)` within the limits of the layer."""
         if self.pose_ranges is None:
-            return prediction
-        columns = zip(prediction.pose.unbind(-1), self.pose_ranges, strict=True)
-        return prediction._replace(pose=torch.stack([column.clamp(*limits) for column, limits in columns], -1))
+            return pose
+        columns = zip(pose.unbind(-1), self.pose_ranges, strict=True)
+        return torch.stack([column.clamp(*limits) for column, limits in columns], -1)
 
     def _read(self, images: Pyramid, warp: Warp, fill: float | Tensor) -> Any:
         """Return the output of the predictor.

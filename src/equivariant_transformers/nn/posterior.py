@@ -23,7 +23,7 @@ _ROWS = 8  # rows of the chart that are left when one convolution reads them all
 _REPEATS = 2  # further convolutions after each one that halves the number of rows
 _PRIOR = 4.0  # log of the weight of pose 0 against a pose far away, without evidence
 _WIDTH = 1 / 16  # standard deviation of the prior, as a fraction of the range of the pose
-_SHARPNESS = 4.0  # power of the posterior whose centre is the pose: a compromise between its mean and its mode
+SHARPNESS = 4.0  # power of the posterior whose centre is the pose: a compromise between its mean and its mode
 _DRAWN = 2.0  # power of the posterior from which poses are drawn in training
 
 
@@ -62,7 +62,7 @@ class PosteriorPredictor(Exact):
         self.window = Window(chart)
         self.keep_exact("prior", partial(_prior, chart))
         self.keep_exact("undone", partial(undone_points, chart))  # for the alignment loss
-        self.keep_exact("powers", partial(torch.tensor, (1.0, _SHARPNESS)))
+        self.keep_exact("powers", partial(torch.tensor, (1.0, SHARPNESS)))
         self.reader = PoseReader(chart)
         self.nuisance = Nuisance(chart.groups)
 
@@ -88,10 +88,13 @@ class PosteriorPredictor(Exact):
             evidence = evidence.gather(-1, (places % evidence.shape[-1])[:, None].expand_as(evidence))
         return self.read(evidence if self.poses == 2 else evidence[:, 0])
 
+    def logits(self, evidence: Tensor) -> Tensor:
+        """Return the log posterior `(B, samples)` of the poses up to a constant, without gradient to the `evidence`."""
+        return evidence.detach().flatten(1) + self.prior.flatten()
+
     def read(self, evidence: Tensor) -> Prediction:
         """Return the prediction for the log `evidence`, `(B, W)` or, for two poses, `(B, H, W)`."""
-        logits = evidence.detach().flatten(1) + self.prior.flatten()
-        joint = torch.softmax(logits * self.powers[:, None, None], -1)  # p and p^4, (2, B, samples)
+        joint = torch.softmax(self.logits(evidence) * self.powers[:, None, None], -1)  # p and p^4, (2, B, samples)
         maps = [joint] if self.poses == 1 else _marginals(joint.reshape(*joint.shape[:2], *self.chart.size))
         found = self.reader(maps)
         posterior = tuple(heatmap[0] for heatmap in maps)
