@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from equivariant_transformers.arguments import real_number, whole_number
 from equivariant_transformers.geometry.atlas import chart as find_chart
 from equivariant_transformers.geometry.charts import Chart
+from equivariant_transformers.geometry.groups import Group
 from equivariant_transformers.geometry.resampling import masked_fill, outside
 from equivariant_transformers.geometry.warp import Warp
 from equivariant_transformers.limits import MOST_ITERATIONS
@@ -32,6 +33,7 @@ from equivariant_transformers.nn.layers import (
 )
 from equivariant_transformers.nn.posterior import PosteriorPredictor
 from equivariant_transformers.nn.prediction import check_channels
+from equivariant_transformers.nn.recording import Recorder
 from equivariant_transformers.text import quote
 
 
@@ -51,6 +53,9 @@ class Canonicalizer(nn.Module):
         min_confidence: confidence below which a pose is scaled down in proportion; None leaves poses unchanged.
         pose_noise: standard deviation of the noise added to the poses in training, as a fraction of the range of each
             chart. It augments the aligned images, which vary little, for the network behind the stack.
+
+    On a GPU, passes that recur are recorded as CUDA graphs and replayed, which takes a fraction of the time
+    (`nn.recording`). Set the attribute `cuda_graph` to False to run every pass as usual.
 
     >>> canonicalizer = Canonicalizer(["x_shear", "hyperbolic_rotation"], in_channels=1)
     >>> canonicalizer(torch.rand(2, 1, 32, 32)).names
@@ -100,6 +105,8 @@ class Canonicalizer(nn.Module):
         self.iterations = iterations
         self.min_confidence = min_confidence
         self.pose_noise = pose_noise
+        self.cuda_graph = True
+        self._recorder = Recorder()
 
     def extra_repr(self) -> str:
         options = {
@@ -118,18 +125,38 @@ class Canonicalizer(nn.Module):
         the fill value, and has no effect on the poses.
         """
         check_input(images, self.in_channels)
+        start = start or Warp.identity()
+        matrices = [step for step in start.steps if isinstance(step, Tensor)]
+        flows = len(matrices) < len(start.steps) or any(group.flow for group in self._groups())
+        usual = mask is not None or not self.cuda_graph or not len(self.layers) or torch.compiler.is_compiling()
+        if flows or usual:
+            return self._run(images, start, mask)
+        out: Canonicalization = self._recorder(
+            self, lambda images, *steps: self._run(images, Warp(steps)), (images, *matrices), self._options()
+        )
+        return out
+
+    def _run(self, images: Tensor, start: Warp, mask: Tensor | None = None) -> Canonicalization:
         fill = outside(images, self.fill) if mask is None else masked_fill(images, mask, self.fill)
         if mask is not None:
             images = torch.where(mask, images, fill)
         return run_layers(
             [*self.layers] * self.iterations,
             images,
-            start or Warp.identity(),
+            start,
             fill,
             mask=mask,
             min_confidence=self.min_confidence,
             pose_noise=self.pose_noise if self.training else 0.0,
         )
+
+    def _options(self) -> tuple[object, ...]:
+        """Return the values, besides weights and modes, on which a pass depends."""
+        own = (self.fill, self.iterations, self.min_confidence, self.pose_noise)
+        return (*own, *(getattr(layer, "pose_ranges", None) for layer in self.layers), *self._groups())
+
+    def _groups(self) -> list[Group]:
+        return [group for layer in self.layers for group in layer.chart.groups]  # type: ignore[union-attr]
 
 
 class Canonicalized(nn.Module):

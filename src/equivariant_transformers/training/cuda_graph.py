@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import torch
 
+from equivariant_transformers.nn.recording import without_recording
+
 
 class Replay:
     """Callable that runs `prepare` and `work`, functions without arguments that read and write tensors in place.
@@ -49,7 +51,7 @@ class Replay:
         torch.backends.cudnn.benchmark = True  # the first calls select the fastest convolutions for the recording
         try:
             torch.cuda.synchronize()
-            with torch.cuda.stream(stream):
+            with torch.cuda.stream(stream), without_recording():
                 rehearse(self.work, restore)
             torch.cuda.synchronize()
             self.graph = torch.cuda.CUDAGraph()

@@ -2,9 +2,12 @@
 
 import contextlib
 import importlib.util
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+from torch.nn import Parameter
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 DEVICES = ("cuda",)
@@ -21,6 +24,24 @@ def can_take(images: Tensor, *others: Tensor) -> bool:
     if torch.compiler.is_compiling():
         return True
     return not any(map(torch._C._functorch.is_functorch_wrapped_tensor, (images, *others)))
+
+
+def can_take_values(images: Tensor, *others: Tensor) -> bool:
+    """Return True if kernels without gradients can be launched on these tensors, outside of a compiler."""
+    if torch.compiler.is_compiling() or (torch.is_grad_enabled() and images.requires_grad):
+        return False
+    return can_take(images, *others)
+
+
+def is_unwatched(tensors: Iterable[Tensor | None]) -> bool:
+    """Return True if no tracing, mode or subclass follows operations on these tensors, but at most gradients."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._get_tracing_state() is not None
+        or forward_ad._current_level >= 0
+        or any(tensor is not None and type(tensor) not in (Tensor, Parameter) for tensor in tensors)
+    )
 
 
 def on_device(tensor: Tensor) -> contextlib.AbstractContextManager[object]:

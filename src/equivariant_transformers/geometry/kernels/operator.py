@@ -7,13 +7,10 @@ either.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.nn import Parameter
 
 from equivariant_transformers.geometry import kernels
 from equivariant_transformers.geometry.frame import Size
@@ -57,24 +54,13 @@ def sample(
     arguments = (images, matrices, points, fill, mask, size, frame, wants_valid)
     tensors = arguments[:5]
     # The dispatcher of torch takes longer than a small kernel, so it is called only where something else watches.
-    if not (images.device.type in kernels.DEVICES and _is_unwatched(tensors)):
+    if not (images.device.type in kernels.DEVICES and kernels.is_unwatched(tensors)):
         result, valid = torch.ops.equivariant_transformers.sample(*arguments)
     elif torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
         result, valid = _Sample.apply(*arguments)
     else:
         result, valid = _by_kernel(*arguments)
     return result, valid if wants_valid else None
-
-
-def _is_unwatched(tensors: Iterable[Tensor | None]) -> bool:
-    """Return True if no tracing, mode or subclass follows operations on these tensors, but at most gradients."""
-    return not (
-        torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._get_tracing_state() is not None
-        or forward_ad._current_level >= 0
-        or any(tensor is not None and type(tensor) not in (Tensor, Parameter) for tensor in tensors)
-    )
 
 
 def _layout(images: Tensor) -> torch.memory_format:
@@ -226,7 +212,7 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) 
 def _differentiate(ctx: Any, gradient: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     for_images, for_matrices, _for_points, for_fill = ctx.needs_input_grad[:4]
     saved = (gradient, *ctx.saved_tensors)
-    alone = gradient.device.type in kernels.DEVICES and _is_unwatched(saved) and not torch.is_grad_enabled()
+    alone = gradient.device.type in kernels.DEVICES and kernels.is_unwatched(saved) and not torch.is_grad_enabled()
     function = _backward_by_kernel if alone else torch.ops.equivariant_transformers.sample_backward
     found = function(*saved, ctx.frame, for_images, for_matrices, for_fill)  # type: ignore[call-arg]
     wanted = (for_images, for_matrices, for_fill)
