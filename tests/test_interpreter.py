@@ -23,7 +23,10 @@ def triton_version():
 
 
 @pytest.mark.skipif(triton_version() < OLDEST, reason="needs Triton 3.7 or later (pip install 'triton>=3.7')")
-@pytest.mark.parametrize("files", [("geometry/test_kernels.py", "fuzz/test_fuzz_kernels.py"), ("nn/test_kernels.py",)])
+@pytest.mark.parametrize(
+    "files",
+    [("geometry/test_kernels.py", "geometry/test_smoothing.py", "fuzz/test_fuzz_kernels.py"), ("nn/test_kernels.py",)],
+)
 def test_kernels_pass_their_tests_in_the_interpreter(files, request):
     scale = request.config.getoption("--fuzz-scale")
     command = [

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from equivariant_transformers.geometry import kernels
 from equivariant_transformers.geometry.frame import Size
 from equivariant_transformers.geometry.projective import at_least_float32, can_inspect
 from equivariant_transformers.geometry.resampling import smooth
@@ -72,6 +73,11 @@ def reduce(images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None, 
 
 def _block_means(images: Tensor, block: int) -> Tensor:
     """Return the means of blocks of pixels. On a CPU, sums of slices are faster than pooling."""
+    if kernels.can_take_values(images):
+        from equivariant_transformers.geometry.kernels import smoothing
+
+        if smoothing.fits(images):
+            return smoothing.average(images, block)
     if any(side % block for side in images.shape[-2:]) or not can_inspect(images):
         return F.avg_pool2d(images, block, ceil_mode=True, count_include_pad=False)
     sums = at_least_float32(images)

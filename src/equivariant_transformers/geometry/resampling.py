@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from equivariant_transformers.geometry import projective
+from equivariant_transformers.geometry import kernels, projective
 from equivariant_transformers.geometry.frame import extent
 
 _OUTSIDE = 4.0  # coordinate well outside the image
@@ -181,6 +181,11 @@ def smooth(images: Tensor, level: int, padding: str = "border") -> Tensor:
     """Smooth `images` `(B, C, H, W)` by one more step: `level` 1 prepares them for halving, then 2 for quartering."""
     if images.shape[1] == 0:  # F.pad rejects images without channels
         return images
+    if padding == "border" and kernels.can_take_values(images):
+        from equivariant_transformers.geometry.kernels import smoothing
+
+        if smoothing.fits(images):
+            return smoothing.smooth(images, level)
     spacing = 2 ** (level - 1)
     # Four sums of neighbours along each axis give the binomial weights 1, 4, 6, 4, 1, here without a division.
     smoothed = projective.at_least_float32(images) / 256
