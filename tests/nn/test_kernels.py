@@ -9,9 +9,10 @@ from interpreted import DEVICE, NEEDS_KERNELS
 
 from equivariant_transformers.geometry.atlas import CHARTS
 from equivariant_transformers.models import z2cnn
-from equivariant_transformers.nn import kernels
+from equivariant_transformers.nn import kernels, posterior
 from equivariant_transformers.nn import predictors as pose
 from equivariant_transformers.nn.kernels import plain
+from equivariant_transformers.nn.visibility import Window
 
 BFLOAT16 = 0.02  # how far results may be off, relative to their size, where operands are rounded to bfloat16
 
@@ -41,7 +42,7 @@ def autocast(dtype=torch.bfloat16):
 def difference(ours, theirs):
     assert ours.shape == theirs.shape
     assert ours.isfinite().all()
-    return ((ours.float() - theirs).norm() / theirs.norm()).item()
+    return ((ours.to(theirs.dtype) - theirs).norm() / theirs.norm()).item()
 
 
 def rounded(*shape):
@@ -258,3 +259,127 @@ def test_only_what_the_kernels_can_do_is_given_to_them(fused):
     with autocast(torch.float16):
         assert kernels.operations(images, conv()) is plain
     assert kernels.operations(torch.empty(2, 1, 8, 8, device="meta"), conv()) is plain
+
+
+# Blocks of the predictor for photographs
+
+
+def blocks(chart, dtype=torch.float32, channels=5, batch=3):
+    """Blocks with random weights and statistics in both implementations, and their input."""
+    torch.manual_seed(0)
+    part = posterior.PosteriorPredictor(chart, 2, channels=channels).trunk.to(DEVICE, dtype)
+    for weight in part.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    for block in part:
+        block.norm.running_mean.normal_()
+        block.norm.running_var.uniform_(0.5, 2)
+    x = torch.randn(batch, 2 * chart.sheets, *chart.size, device=DEVICE, dtype=dtype, requires_grad=True)
+    return part, copy.deepcopy(part), x
+
+
+BLOCKS = {
+    "rotation": CHARTS["rotation"].replace(size=(10, 16)),
+    "one row wraps": CHARTS["dilation"].replace(size=(9, 12)),
+    "nothing wraps": CHARTS["x_shear"].replace(size=(7, 16)),
+    "sheets": CHARTS["x_perspective"].replace(size=(6, 16)),
+    "two poses": CHARTS["log_polar"].replace(size=(8, 10)),
+}
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("chart", BLOCKS.values(), ids=BLOCKS)
+def test_blocks_compute_the_same_by_kernels(chart, dtype, training, monkeypatch):
+    fused, plain_blocks, x = blocks(chart, dtype)
+    fused.train(training), plain_blocks.train(training)
+    tolerance = 1e-9 if dtype == torch.float64 else 2e-4
+    found = fused(x)
+    with monkeypatch.context() as patch:
+        patch.setattr(posterior, "block_operations", lambda *_: plain)
+        expected = plain_blocks(x)
+    assert difference(found, expected) < tolerance
+    for (name, one), other in zip(fused.named_buffers(), plain_blocks.buffers(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5, msg=name)
+    weights = torch.randn_like(expected)
+    gradients = [
+        torch.autograd.grad((result * weights).sum(), (x, *part.parameters()))
+        for result, part in ((found, fused), (expected, plain_blocks))
+    ]
+    for one, other in zip(*gradients, strict=True):
+        assert difference(one, other) < 20 * tolerance
+    with torch.no_grad():
+        assert difference(fused.eval()(x), plain_blocks.eval()(x)) < tolerance
+
+
+def test_blocks_are_normalised_in_bfloat16_under_autocast():
+    fused, plain_blocks, x = blocks(BLOCKS["rotation"], channels=16)
+    fused.train(), plain_blocks.train()
+    with autocast():
+        found = fused(x)
+    assert found.dtype == torch.bfloat16
+    assert difference(found, plain_blocks(x)) < 5 * BFLOAT16
+
+
+def test_means_far_from_zero_are_exact(monkeypatch):
+    """The variance is not the difference of two large numbers once the running mean is near the mean."""
+    fused, plain_blocks, x = blocks(BLOCKS["rotation"])
+    for part in (fused, plain_blocks):
+        part.train()
+        part[0].norm.running_mean.fill_(1000)
+        part[0].conv.bias = torch.nn.Parameter(torch.full((5,), 1000.0, device=DEVICE))
+    found = fused(x)
+    monkeypatch.setattr(posterior, "block_operations", lambda *_: plain)
+    assert difference(found, plain_blocks(x)) < 2e-3
+
+
+def test_only_ordinary_normalisation_is_given_to_the_kernels():
+    x = torch.randn(2, 3, 8, 8, device=DEVICE)
+    norm = torch.nn.BatchNorm2d
+    assert kernels.block_operations(x, [norm(4)]) is not plain
+    for other in (norm(4, affine=False), norm(4, track_running_stats=False), norm(4, momentum=None)):
+        assert kernels.block_operations(x, [norm(4), other]) is plain
+    assert kernels.block_operations(x[:0], [norm(4)]) is plain
+    assert kernels.block_operations(x.to("meta"), [norm(4)]) is plain
+
+
+WINDOWS = {
+    "circles": CHARTS["rotation"].replace(size=(8, 16)),
+    "rays": CHARTS["dilation"].replace(size=(16, 8)),
+    "rows": CHARTS["x_shear"].replace(size=(8, 8)),
+    "sheets": CHARTS["x_perspective"].replace(size=(4, 16)),
+    "two poses": CHARTS["log_polar"].replace(size=(8, 16)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("chart", WINDOWS.values(), ids=WINDOWS)
+def test_samples_are_standardised_by_a_kernel(chart, shared, dtype):
+    torch.manual_seed(0)
+    shape = (chart.sheets, *chart.size)
+    images = (3 + torch.randn(4, 3, *shape, device=DEVICE)).to(dtype)
+    valid = torch.ones(1 if shared else 4, *shape, dtype=torch.bool, device=DEVICE)
+    valid[-1, :, 3:, 2:] = torch.rand(chart.sheets, chart.size[0] - 3, chart.size[1] - 2, device=DEVICE) > 0.1
+    window = Window(chart).to(DEVICE, torch.promote_types(dtype, torch.float32))
+    from equivariant_transformers.nn.kernels import standardisation
+
+    assert standardisation.fits(images, window)
+    found = kernels.standardised(images, valid, window)
+    assert found.dtype == dtype
+    tolerance = BFLOAT16 if dtype == torch.bfloat16 else 1e-5
+    expected = plain.standardised(images, valid, window)
+    assert expected.abs().max() > 0.5
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    hidden = kernels.standardised(images, torch.zeros_like(valid), window)
+    torch.testing.assert_close(hidden, plain.standardised(images, torch.zeros_like(valid), window))
+
+
+def test_samples_that_need_a_gradient_or_have_odd_sizes_are_standardised_in_torch(monkeypatch):
+    from equivariant_transformers.nn.kernels import standardisation
+
+    monkeypatch.setattr(standardisation, "standardised", None)
+    for size, needed in (((8, 16), True), ((9, 16), False), ((8, 12), False)):
+        chart = CHARTS["x_shear"].replace(size=size)
+        images = torch.randn(2, 3, 1, *size, device=DEVICE, requires_grad=needed)
+        valid = torch.ones(1, 1, *size, dtype=torch.bool, device=DEVICE)
+        assert kernels.standardised(images, valid, Window(chart).to(DEVICE)).requires_grad == needed

@@ -13,6 +13,11 @@ from typing_extensions import Self
 from equivariant_transformers.geometry.projective import at_least_float32
 
 
+def channels_last(x: Tensor) -> Tensor:
+    """Return `x` `(B, C, H, W)` in the memory format channels last, also under `torch.func.vmap`."""
+    return x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+
+
 def pad(
     images: Tensor,
     extent: tuple[int, int],

@@ -7,14 +7,14 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from equivariant_transformers.geometry.charts import Chart
 from equivariant_transformers.geometry.projective import at_least_float32
 from equivariant_transformers.nn.buffers import Exact
 from equivariant_transformers.nn.candidates import undone_points
-from equivariant_transformers.nn.conv import pad
+from equivariant_transformers.nn.conv import channels_last
+from equivariant_transformers.nn.kernels import block_operations, standardised
 from equivariant_transformers.nn.nuisance import Nuisance
 from equivariant_transformers.nn.prediction import PoseReader, Prediction, check_channels, columns
 from equivariant_transformers.nn.visibility import Window
@@ -80,8 +80,8 @@ class PosteriorPredictor(Exact):
             valid: mask `(B or 1, sheets, H, W)` of the samples inside the images.
             turns: number of samples `(B,)` by which the content of each image was shifted back along a periodic axis.
         """
-        x = _standardised(at_least_float32(images), self.window(valid)[:, None])
-        evidence = self.head(self.trunk(x.to(images.dtype).flatten(1, 2)))[:, 0]  # (B, 1 or H, W)
+        x = standardised(images, valid, self.window)
+        evidence = self.head(self.trunk(x.flatten(1, 2)))[:, 0]  # (B, 1 or H, W)
         evidence = at_least_float32(evidence)
         if turns is not None:
             places = torch.arange(evidence.shape[-1], device=turns.device) - turns[:, None]
@@ -120,7 +120,10 @@ class PosteriorPredictor(Exact):
 
 
 class _Block(nn.Module):
-    """Convolution, batch normalisation and SiLU, with a shortcut where the shape stays. Periodic axes wrap around."""
+    """Convolution, batch normalisation and SiLU, with a shortcut where the shape stays. Periodic axes wrap around.
+
+    `_Blocks` computes it.
+    """
 
     def __init__(
         self,
@@ -145,13 +148,24 @@ class _Block(nn.Module):
         self.norm = nn.BatchNorm2d(channels)
         self.residual = in_channels == channels and stride == 1 and not whole_rows
 
+
+class _Blocks(nn.ModuleList):
+    """Blocks in a row, in the memory format channels last."""
+
     def forward(self, x: Tensor) -> Tensor:
-        """Return features `(B, channels, H / stride, W)` for `(B, in_channels, H, W)`."""
-        y = F.silu(self.norm(self.conv(pad(x, self.around, (True, True)))))
-        return y.add_(x) if self.residual else y
+        """Return features `(B, channels, h, w)` for `(B, in_channels, H, W)`."""
+        blocks: list[Any] = [*self]
+        x = channels_last(x)
+        compute = block_operations(x, [block.norm for block in blocks])
+        paddings = [*(block.around for block in blocks), (0, 0)]
+        features = compute.prepared(x, paddings[0])
+        for block, own, following in zip(blocks, paddings, paddings[1:], strict=False):
+            shortcut = features.shortcut if block.residual else None
+            features = compute.activated(block.conv(features.padded), block.norm, shortcut, own, following)
+        return features.padded
 
 
-def _rows_to_profile(chart: Chart, in_channels: int, channels: int) -> nn.Sequential:
+def _rows_to_profile(chart: Chart, in_channels: int, channels: int) -> _Blocks:
     """Return the network `(B, in_channels, H, W) -> (B, 2 * channels, 1, W)` for charts with one pose axis."""
     along = (chart.periodic[0], False)
     rows, features = chart.size[0], in_channels
@@ -164,29 +178,20 @@ def _rows_to_profile(chart: Chart, in_channels: int, channels: int) -> nn.Sequen
         rows = -(-rows // 2)
     blocks.append(_Block(features, 2 * channels, (rows, 3), along, whole_rows=True))
     blocks += [_Block(2 * channels, 2 * channels, (1, 9), along, dilation=step) for step in _steps(chart.size[1])]
-    return nn.Sequential(*blocks)
+    return _Blocks(blocks)
 
 
-def _joint_map(chart: Chart, in_channels: int, channels: int) -> nn.Sequential:
+def _joint_map(chart: Chart, in_channels: int, channels: int) -> _Blocks:
     """Return the network `(B, in_channels, H, W) -> (B, 2 * channels, H, W)` for charts with two pose axes."""
     blocks = [_Block(in_channels, channels, (5, 5), chart.periodic)]
     blocks += [_Block(channels, channels, (3, 3), chart.periodic, dilation=step) for step in (1, 2, 4)]
     blocks.append(_Block(channels, 2 * channels, (1, 1), chart.periodic))
-    return nn.Sequential(*blocks)
+    return _Blocks(blocks)
 
 
 def _steps(samples: int) -> list[int]:
     """Return the dilations of convolutions over 9 samples that together see a whole axis of `samples`."""
     return [2**k for k in range(max(1, math.ceil(math.log2(samples / 8))))]
-
-
-def _standardised(images: Tensor, weights: Tensor) -> Tensor:
-    """Return `images` `(B, C, sheets, H, W)` with zero weighted mean per channel and unit variance, times weights."""
-    total = weights.sum((2, 3, 4), keepdim=True).clamp_min(1e-6)
-    centred = images - (images * weights).sum((2, 3, 4), keepdim=True) / total
-    weighted = centred * weights
-    variance = (centred * weighted).sum((1, 2, 3, 4), keepdim=True) / (images.shape[1] * total)
-    return weighted * torch.rsqrt(variance + 1e-6)
 
 
 def _marginals(joint: Tensor) -> list[Tensor]:

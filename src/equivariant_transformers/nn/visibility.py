@@ -10,7 +10,8 @@ from torch import Tensor
 from equivariant_transformers.geometry.charts import Chart
 from equivariant_transformers.nn.buffers import Exact
 
-_FADE = 0.2  # fraction of the largest whole circle in the image over which a circular chart fades out
+FADE = 0.2
+"""Fraction of the largest whole circle in the image over which a circular chart fades out."""
 
 
 class Window(Exact):
@@ -36,7 +37,7 @@ class Window(Exact):
             return valid.to(self.radii.dtype)
         whole = valid.all(self.around, keepdim=True)
         largest = torch.where(whole, self.longest, self.radii).amin(self.across, keepdim=True).clamp_min(1e-6)
-        return ((1 - self.radii / largest) / _FADE).clamp(0, 1).expand_as(valid)
+        return ((1 - self.radii / largest) / FADE).clamp(0, 1).expand_as(valid)
 
     def _radii(self, chart: Chart, *, dtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
         return distances(chart, dtype=dtype, device=device).amax(self.around, keepdim=True)

@@ -7,6 +7,7 @@ kernels normalise and activate features when they load them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from equivariant_transformers.geometry import kernels
 from equivariant_transformers.nn.conv import CentredActivation, ScaleNorm
 from equivariant_transformers.nn.kernels import plain
+from equivariant_transformers.nn.visibility import Window
 
 _MOST_CHANNELS = 3  # channels of images
 _WIDTHS = (16, 32, 64)  # numbers of features that the kernels support
@@ -65,6 +67,58 @@ class Operations(Protocol):
 
     def maxima(self, x: Tensor, conv: nn.Conv2d, *, wraps: tuple[bool, bool]) -> Tensor:
         """Return the maximum `(B, channels)` over all positions of a convolution with a bias."""
+
+
+class BlockOperations(Protocol):
+    """Steps of a network of blocks, each of which is a convolution, batch normalisation, SiLU and maybe a shortcut.
+
+    A padding is (along W, along H), and consists of copies of the opposite ends.
+    """
+
+    def prepared(self, x: Tensor, around: plain.Padding) -> plain.Prepared:
+        """Return features `x` `(B, C, H, W)` as input of the first block, whose padding is `around`."""
+
+    def activated(
+        self, y: Tensor, norm: nn.BatchNorm2d, shortcut: Tensor | None, own: plain.Padding, around: plain.Padding
+    ) -> plain.Prepared:
+        """Return the result of a block as input of the next one.
+
+        Args:
+            y: output `(B, C, H, W)` of the convolution.
+            norm: normalisation, whose running statistics are updated in training.
+            shortcut: `Prepared.shortcut` of the block's input; None for a block without a shortcut.
+            own: padding of the block.
+            around: padding of the next block.
+        """
+
+
+def standardised(images: Tensor, valid: Tensor, window: Window) -> Tensor:
+    """Return samples of a chart with zero mean per channel and unit variance, weighted by their visibility.
+
+    Args:
+        images: samples `(B, C, sheets, H, W)`.
+        valid: mask `(B or 1, sheets, H, W)` of the samples inside the images.
+        window: weights of the samples.
+    """
+    if kernels.can_take_values(images, valid):
+        from equivariant_transformers.nn.kernels import standardisation
+
+        if standardisation.fits(images, window):
+            return standardisation.standardised(images, valid, window)
+    return plain.standardised(images, valid, window)
+
+
+def block_operations(x: Tensor, norms: Sequence[nn.BatchNorm2d]) -> BlockOperations:
+    """Return the operations for a network of blocks with these `norms` and the input `x` `(B, C, H, W)`."""
+    if not kernels.can_take(x) or torch.compiler.is_compiling():
+        return plain
+    ordinary = all(norm.affine and norm.track_running_stats and norm.momentum is not None for norm in norms)
+    padded = 9 * x[:, 0].numel() * max(norm.num_features for norm in norms)  # an axis is at most trebled
+    if not ordinary or not 0 < padded < 2**31:  # the kernels use 32-bit indices
+        return plain
+    from equivariant_transformers.nn.kernels import normalisation
+
+    return normalisation
 
 
 def operations(images: Tensor, first: nn.Conv2d, *others: nn.Conv2d) -> Operations:

@@ -21,6 +21,6 @@ def keep(sums, which: tl.constexpr, channel, value):
     tl.store(sums + (which * channel.shape[0] + channel) * tl.num_programs(0) + tl.program_id(0), value)
 
 
-def programs(places: int):
-    """Return the number of programs that process `places` positions."""
-    return min(_MOST, triton.cdiv(places, BLOCK))
+def programs(places: int, block: int = BLOCK):
+    """Return the number of programs that process `places` positions, each `block` positions at a time."""
+    return min(_MOST, triton.cdiv(places, block))

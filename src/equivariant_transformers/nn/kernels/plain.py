@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from equivariant_transformers.nn.conv import CentredActivation, ScaleNorm, wrap_around
+from equivariant_transformers.geometry.projective import at_least_float32
+from equivariant_transformers.nn.conv import CentredActivation, ScaleNorm, pad, wrap_around
+from equivariant_transformers.nn.visibility import Window
+
+Padding = tuple[int, int]
+"""Numbers of samples on each side, along W and along H."""
 
 
 class Features(NamedTuple):
@@ -48,6 +54,34 @@ def scale_normalised(
 ) -> Features:
     found = F.conv2d(wrap_around(x, 1, wraps), weight, stride=conv.stride, padding=conv.padding)
     return Features(activation(norm(found)))
+
+
+class Prepared(NamedTuple):
+    """Features as input of a block."""
+
+    padded: Tensor
+    """Features `(B, C, H, W)`, padded for the convolution of the block by wrapping around."""
+    shortcut: Tensor
+    """The same features for the shortcut of the block; here without padding."""
+
+
+def prepared(x: Tensor, around: Padding) -> Prepared:
+    return Prepared(pad(x, around, (True, True)), x)
+
+
+def activated(y: Tensor, norm: nn.BatchNorm2d, shortcut: Tensor | None, own: Padding, around: Padding) -> Prepared:
+    value = F.silu(norm(y))
+    return prepared(value if shortcut is None else value.add_(shortcut), around)
+
+
+def standardised(images: Tensor, valid: Tensor, window: Window) -> Tensor:
+    weights, values = window(valid)[:, None], at_least_float32(images)
+    total = weights.sum((2, 3, 4), keepdim=True).clamp_min(1e-6)
+    centred = values - (values * weights).sum((2, 3, 4), keepdim=True) / total
+    weighted = centred * weights
+    variance = (centred * weighted).sum((1, 2, 3, 4), keepdim=True) / (images.shape[1] * total)
+    result: Tensor = (weighted * torch.rsqrt(variance + 1e-6)).to(images.dtype)
+    return result
 
 
 def maxima(x: Tensor, conv: nn.Conv2d, *, wraps: tuple[bool, bool]) -> Tensor:
