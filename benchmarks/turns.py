@@ -10,18 +10,22 @@ import torch
 
 
 def take_turns(
-    functions: dict[str, Callable[[], object]], rounds: int, device: str = "cpu"
+    functions: dict[str, Callable[[], object]], rounds: int, device: str = "cpu", *, calls: int = 1
 ) -> dict[str, dict[str, float]]:
-    """Call the functions in turns; return median milliseconds and the median ratio to the first in the same round."""
+    """Call the functions in turns; return median milliseconds and the median ratio to the first in the same round.
+
+    In each round, a function is called `calls` times in a row, and the time of one call is their mean.
+    """
     times: dict[str, list[float]] = {name: [] for name in functions}
     for turn in range(2 + rounds):
         for name, function in functions.items():
             finish(device)
             start = time.perf_counter()
-            function()
+            for _ in range(calls):
+                function()
             finish(device)
             if turn >= 2:
-                times[name].append(1e3 * (time.perf_counter() - start))
+                times[name].append(1e3 * (time.perf_counter() - start) / calls)
     base = next(iter(times.values()))
     return {
         name: {
