@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from consistency import put
 from layer import moving
 from torch import Tensor, nn
 from turns import machine, take_turns
@@ -147,6 +148,17 @@ def memory(batch: int, predictor: str, device: str) -> dict[str, dict[str, float
     return {name: {"mib": round(peak, 1), "ratio": round(peak / used["bare"], 3)} for name, peak in used.items()}
 
 
+def table(times: dict[str, dict[str, dict[str, float]]], used: dict[str, dict[str, float]]) -> str:
+    """Return a Markdown table: times and memory of the bare network, and ratios of the others."""
+    lines = [f"| | {' | '.join(LAYERS)} |", "|---" * (1 + len(LAYERS)) + "|"]
+    rows = {what: (f"{row['bare']['ms']:.2f} ms", row) for what, row in times.items()}
+    rows["memory of training steps"] = (f"{used['bare']['mib']:.0f} MiB", used)
+    for what, (bare, row) in rows.items():
+        ratios = [f"{row[name]['ratio']:.2f}" for name in list(LAYERS)[1:]]
+        lines.append(f"| {' | '.join((what, bare, *ratios))} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -157,20 +169,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=25, help="measurements of inference with the larger batch")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--docs", type=Path, help="put the table into this page")
     given = parser.parse_args()
     given.batches = given.batches or ([1, 64] if given.device.startswith("cuda") else [1, 16])
     torch.set_num_threads(given.threads)
     setting = {"about": ABOUT, **machine(given.device), "predictor": given.predictor}
     setting |= {"precision": given.precision, "compiled": given.compile}
     times, used = measure(given), memory(given.batches[1], given.predictor, given.device)
-    for what, row in times.items():
-        print(
-            f"{what:44s}" + "   ".join(f"{name} {one['ms']:8.2f} ms {one['ratio']:.2f}x" for name, one in row.items())
-        )
-    print(
-        f"{'memory of a training step':44s}"
-        + "   ".join(f"{name} {one['mib']:8.1f} MiB {one['ratio']:.2f}x" for name, one in used.items())
-    )
+    print(table(times, used))
+    if given.docs:
+        put(given.docs, "backbone", table(times, used))
     if given.out:
         given.out.write_text(json.dumps({**setting, "times": times, "memory": used}, indent=1) + "\n")
 

@@ -54,8 +54,8 @@ class Canonicalizer(nn.Module):
         pose_noise: standard deviation of the noise added to the poses in training, as a fraction of the range of each
             chart. It augments the aligned images, which vary little, for the network behind the stack.
 
-    On a GPU, passes that recur are recorded as CUDA graphs and replayed, which takes a fraction of the time
-    (`nn.recording`). Set the attribute `cuda_graph` to False to run every pass as usual.
+    On a GPU, calls that recur are recorded as CUDA graphs and replayed, which takes a fraction of the time
+    (`nn.recording`). Set the attribute `cuda_graph` to False to run every call as usual.
 
     >>> canonicalizer = Canonicalizer(["x_shear", "hyperbolic_rotation"], in_channels=1)
     >>> canonicalizer(torch.rand(2, 1, 32, 32)).names
@@ -151,7 +151,7 @@ class Canonicalizer(nn.Module):
         )
 
     def _options(self) -> tuple[object, ...]:
-        """Return the values, besides weights and modes, on which a pass depends."""
+        """Return the values, besides weights and modes, on which a result depends."""
         own = (self.fill, self.iterations, self.min_confidence, self.pose_noise)
         return (*own, *(getattr(layer, "pose_ranges", None) for layer in self.layers), *self._groups())
 

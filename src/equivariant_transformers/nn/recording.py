@@ -1,11 +1,11 @@
-"""Passes of a canonicalizer as CUDA graphs.
+"""Calls of a canonicalizer as CUDA graphs.
 
-A canonicalizer consists of many small operations, and a GPU runs them faster than a host can launch them. A pass that
+A canonicalizer consists of many small operations, and a GPU runs them faster than a host can launch them. A call that
 recurs is therefore recorded once, as one graph for the results and one for the gradients of the weights, and then
 replayed as a whole. A replay runs the recorded kernels on the present weights, with new random numbers.
 
-A recording is for one kind of pass: shapes, dtypes, modes, flags, stream and places of the weights in memory. Other
-passes run as usual, and so do passes that something else follows: `torch.compile`, export, hooks, transforms of
+A recording is for one kind of call: shapes, dtypes, modes, flags, stream and places of the weights in memory. Other
+calls run as usual, and so do calls that something else follows: `torch.compile`, export, hooks, transforms of
 `torch.func`, another recording, and gradients of images or of the starting warp.
 """
 
@@ -30,13 +30,13 @@ from torch.utils import _pytree
 from equivariant_transformers.geometry.kernels import is_unwatched
 
 DEVICES = ("cuda",)
-"""Device types on which passes are recorded. Tests add the CPU, with graphs that run again what they recorded."""
+"""Device types on which calls are recorded. Tests add the CPU, with graphs that run again what they recorded."""
 REHEARSALS = 2
-"""Number of passes of a kind that run as usual before one is recorded."""
+"""Number of calls of a kind that run as usual before one is recorded."""
 MOST = 4
-"""Largest number of recordings of a module. Each keeps the memory of its pass."""
+"""Largest number of recordings of a module. Each keeps the memory of its call."""
 
-_REMEMBERED = 256  # kinds of passes that are counted, of which most never recur where sizes vary
+_REMEMBERED = 256  # kinds of calls that are counted, of which most never recur where sizes vary
 _KNOWN = ("equivariant_transformers.", "torch.nn.modules.")  # where the classes of a module come from
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _local = threading.local()
@@ -44,7 +44,7 @@ _local = threading.local()
 
 @contextmanager
 def without_recording() -> Iterator[None]:
-    """Run all passes in this thread as usual, for example because they are about to be recorded by the caller."""
+    """Run all calls in this thread as usual, for example because they are about to be recorded by the caller."""
     before, _local.off = getattr(_local, "off", False), True
     try:
         yield
@@ -53,7 +53,7 @@ def without_recording() -> Iterator[None]:
 
 
 class Recorder:
-    """Recordings of the passes of one module."""
+    """Recordings of the calls of one module."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -63,7 +63,7 @@ class Recorder:
         """Forget all recordings, which were made in another state of the module or with other options."""
         self._state, self._options = state, options
         self._seen: Counter[Any] = Counter()
-        self._recordings: dict[Any, _Recording | None] = {}  # None for a pass that could not be recorded
+        self._recordings: dict[Any, _Recording | None] = {}  # None for a call that could not be recorded
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Recorder:
         return Recorder()
@@ -78,9 +78,9 @@ class Recorder:
 
         Args:
             module: module whose weights `function` uses.
-            function: pass of `module`. Tensors in its result are found by `torch.utils._pytree`.
-            inputs: tensors that differ between passes.
-            options: all other values on which the pass depends.
+            function: call of `module`. Tensors in its result are found by `torch.utils._pytree`.
+            inputs: tensors that differ between calls.
+            options: all other values on which the result depends.
         """
         if not _can_be_recorded(inputs):
             return function(*inputs)
@@ -130,9 +130,9 @@ class _State:
         return all([*modules.values()] == children for modules, children in self._children)
 
     def modes(self) -> tuple[Any, ...] | None:
-        """Return the modes and constants of all submodules; None if passes cannot be recorded.
+        """Return the modes and constants of all submodules; None if no call can be recorded.
 
-        They cannot if something has hooks, or is a module of which it is not known what it does.
+        None can if something has hooks, or is a module of which it is not known what it does.
         """
         if not self._known or any(getattr(module_hooks, f"_global{name}", None) for name in _HOOKS):
             return None
@@ -169,7 +169,7 @@ def _can_be_recorded(inputs: Sequence[Tensor]) -> bool:
 
 
 def _kind(inputs: Sequence[Tensor]) -> tuple[Any, ...]:
-    """Return what distinguishes a pass from others of the same module."""
+    """Return what distinguishes a call from others of the same module."""
     device = inputs[0].device
     return (
         *((given.shape, given.stride(), given.dtype, given.device) for given in inputs),
@@ -198,12 +198,12 @@ class Graph:
 
 
 def _record(module: nn.Module, function: Callable[..., Any], inputs: Sequence[Tensor]) -> _Recording | None:
-    """Return a recording of a pass; None, with a warning, if CUDA refuses."""
+    """Return a recording of a call; None, with a warning, if CUDA refuses."""
     try:
         return _Recording(module, function, inputs)
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
-        warnings.warn(f"a pass could not be recorded as a CUDA graph and runs without: {reason}", stacklevel=5)
+        warnings.warn(f"a call could not be recorded as a CUDA graph and runs without: {reason}", stacklevel=5)
         if inputs[0].is_cuda:
             _end_recording(inputs[0].device)
         return None
@@ -217,12 +217,12 @@ def _end_recording(device: torch.device) -> None:
 
 
 class _Recording:
-    """One kind of pass: a graph of its results and, if weights have gradients, a graph of the gradients."""
+    """One kind of call: a graph of its results and, if weights have gradients, a graph of the gradients."""
 
     def __init__(self, module: nn.Module, function: Callable[..., Any], inputs: Sequence[Tensor]) -> None:
         device = inputs[0].device
         dtype, enabled = torch.get_autocast_dtype(device.type), torch.is_autocast_enabled(device.type)
-        called = _Pass(module, function)
+        called = _Call(module, function)
         with torch.inference_mode(False):  # so that they can be written in any mode
             self.inputs = [torch.empty_like(given) for given in inputs]
         self.weights = [weight for weight in module.parameters() if weight.requires_grad]
@@ -236,9 +236,9 @@ class _Recording:
                     leaves[name] = weight.detach().requires_grad_(weight.requires_grad)
 
         self._write(inputs)
-        self.passes = 0
+        self.calls = 0
         self.waiting: weakref.ref[_Waiting] | None = None
-        outputs: list[Tensor] = []  # of the latest pass, those with a gradient
+        outputs: list[Tensor] = []  # of the latest call, those with a gradient
 
         def forward() -> list[Tensor]:
             with torch.autocast(device.type, dtype, enabled, cache_enabled=False):  # casts are recorded
@@ -261,7 +261,7 @@ class _Recording:
             self.packs = _Packs(present)
             return self.packs.pack(present)
 
-        with _unchanged(module, device):
+        with _unchanged(module, device), _fastest_convolutions():
             renew_leaves()
             forward()  # compiles kernels and loads libraries, which a recording cannot do
             self.gradients = [torch.zeros_like(output) for output in outputs]
@@ -273,13 +273,13 @@ class _Recording:
         outputs.clear()
 
     def needed(self) -> bool:
-        """Return True if the gradients of the latest pass may still be asked for: another pass would destroy them."""
+        """Return True if the gradients of the latest call may still be asked for: another call would destroy them."""
         return self.waiting is not None and self.waiting() is not None
 
     def replay(self, inputs: Sequence[Tensor]) -> Any:
-        """Return the result of a pass for `inputs`."""
+        """Return the result of a call for `inputs`."""
         self._write(inputs)
-        self.passes += 1
+        self.calls += 1
         results: Sequence[Tensor]
         if self.backward is None:
             self.forward.replay()
@@ -308,11 +308,11 @@ class _Recording:
 
 
 class _Waiting:
-    """Mark that lives as long as the gradients of a pass may be asked for."""
+    """Mark that lives as long as the gradients of a call may be asked for."""
 
 
 class _Replayed(torch.autograd.Function):
-    """Replay of a pass that has gradients of the weights."""
+    """Replay of a call that has gradients of the weights."""
 
     @staticmethod
     def forward(ctx: Any, recording: _Recording, *_weights: Tensor) -> tuple[Tensor, ...]:
@@ -320,7 +320,7 @@ class _Replayed(torch.autograd.Function):
         results = tuple(result.clone() for result in recording.forward.results)
         ctx.mark_non_differentiable(*results[: len(recording.fixed.groups)])
         ctx.set_materialize_grads(False)
-        ctx.recording, ctx.number, ctx.waiting = recording, recording.passes, _Waiting()
+        ctx.recording, ctx.number, ctx.waiting = recording, recording.calls, _Waiting()
         recording.waiting = weakref.ref(ctx.waiting)
         return results
 
@@ -328,10 +328,10 @@ class _Replayed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
         recording: _Recording = ctx.recording
-        if ctx.number != recording.passes:
+        if ctx.number != recording.calls:
             raise RuntimeError(
-                "a later pass of the canonicalizer has overwritten what this second backward pass needs; run all "
-                "backward passes of a pass before the next pass, or set canonicalizer.cuda_graph = False"
+                "a later call of the canonicalizer has overwritten what this second backward pass needs; call it again "
+                "after all backward passes, or set canonicalizer.cuda_graph = False"
             )
         assert recording.backward is not None
         for kept, gradient in zip(recording.gradients, given[len(recording.fixed.groups) :], strict=True):
@@ -342,8 +342,8 @@ class _Replayed(torch.autograd.Function):
         return None, *(next(present) if reached else None for reached in recording.reached)
 
 
-class _Pass(nn.Module):
-    """Pass of a module, as a module."""
+class _Call(nn.Module):
+    """Call of a module, as a module."""
 
     def __init__(self, module: nn.Module, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -375,11 +375,23 @@ class _Packs:
 
 
 @contextmanager
+def _fastest_convolutions() -> Iterator[None]:
+    """Let cuDNN try its convolutions, of which the fastest are recorded."""
+    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+@contextmanager
 def _unchanged(module: nn.Module, device: torch.device) -> Iterator[None]:
     """Undo what happens in the block to the buffers of `module` and to random numbers."""
     before = [(buffer, buffer.clone()) for buffer in module.buffers()]
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        yield
-    with torch.no_grad():
-        for buffer, value in before:
-            buffer.copy_(value)
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)
