@@ -342,6 +342,15 @@ def test_copies_start_without_recordings(device):
             assert_same(copied(pictures(0, device)), part(pictures(0, device)))
 
 
+def test_modules_that_were_pickled_without_a_recorder_work(device):
+    part = warmed(stack().to(device), device)
+    state = part.__getstate__()
+    del state["_recorder"]
+    older = et.Canonicalizer.__new__(et.Canonicalizer)
+    older.__setstate__(state)
+    assert_same(warmed(older, device)(pictures(0, device)), part(pictures(0, device)))
+
+
 def test_lower_precision(device):
     ours, theirs = twins(device)
     dtype = torch.bfloat16

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -54,13 +55,16 @@ class Canonicalizer(nn.Module):
         pose_noise: standard deviation of the noise added to the poses in training, as a fraction of the range of each
             chart. It augments the aligned images, which vary little, for the network behind the stack.
 
-    On a GPU, calls that recur are recorded as CUDA graphs and replayed, which takes a fraction of the time
-    (`nn.recording`). Set the attribute `cuda_graph` to False to run every call as usual.
+    On a GPU, calls that recur are recorded as CUDA graphs and replayed, which takes a fraction of the time. See
+    `nn.recording`, and the attribute `cuda_graph`.
 
     >>> canonicalizer = Canonicalizer(["x_shear", "hyperbolic_rotation"], in_channels=1)
     >>> canonicalizer(torch.rand(2, 1, 32, 32)).names
     ('x_shear', 'hyperbolic_rotation')
     """
+
+    cuda_graph: bool = True
+    """False to run every call on a GPU as usual, without CUDA graphs."""
 
     def __init__(
         self,
@@ -105,8 +109,11 @@ class Canonicalizer(nn.Module):
         self.iterations = iterations
         self.min_confidence = min_confidence
         self.pose_noise = pose_noise
-        self.cuda_graph = True
         self._recorder = Recorder()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = {"_recorder": Recorder(), **state}  # a module pickled by version 0.1 has none
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
 
     def extra_repr(self) -> str:
         options = {
