@@ -97,12 +97,17 @@ def autocast(images: Tensor, precision: torch.dtype) -> torch.autocast:
     return torch.autocast(images.device.type, precision, enabled=precision != torch.float32)
 
 
+def chosen(given: argparse.Namespace) -> dict[str, tuple[str, ...]]:
+    """Return the layers of the networks to measure, of which the bare one is first."""
+    return {name: layers for name, layers in LAYERS.items() if name == "bare" or name in given.networks}
+
+
 def measure(given: argparse.Namespace) -> dict[str, dict[str, dict[str, float]]]:
     """Return times and ratios of inference with both batch sizes, and of a training step with the larger one."""
     precision, found = getattr(torch, given.precision), {}
 
     def networks() -> dict[str, nn.Module]:
-        return {name: make(layers, given.predictor).to(given.device) for name, layers in LAYERS.items()}
+        return {name: make(layers, given.predictor).to(given.device) for name, layers in chosen(given).items()}
 
     def called(function: Callable[..., None]) -> Callable[..., None]:
         return torch.compile(function, dynamic=True) if given.compile else function
@@ -125,12 +130,13 @@ def measure(given: argparse.Namespace) -> dict[str, dict[str, dict[str, float]]]
     return found
 
 
-def memory(batch: int, predictor: str, device: str) -> dict[str, dict[str, float]]:
+def memory(given: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Return the peak memory that a training step of each network allocates, and its ratio to the bare network."""
-    images = torch.rand(batch, *IMAGE, device=device)
+    device: str = given.device
+    images = torch.rand(given.batches[1], *IMAGE, device=device)
     used = {}
-    for name, layers in LAYERS.items():
-        network = make(layers, predictor).to(device).train()
+    for name, layers in chosen(given).items():
+        network = make(layers, given.predictor).to(device).train()
         train(network, images[:2])  # allocates the gradients
         if device.startswith("cuda"):
             torch.cuda.empty_cache()
@@ -150,11 +156,12 @@ def memory(batch: int, predictor: str, device: str) -> dict[str, dict[str, float
 
 def table(times: dict[str, dict[str, dict[str, float]]], used: dict[str, dict[str, float]]) -> str:
     """Return a Markdown table: times and memory of the bare network, and ratios of the others."""
-    lines = [f"| | {' | '.join(LAYERS)} |", "|---" * (1 + len(LAYERS)) + "|"]
+    names = list(used)
+    lines = [f"| | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
     rows = {what: (f"{row['bare']['ms']:.2f} ms", row) for what, row in times.items()}
     rows["memory of training steps"] = (f"{used['bare']['mib']:.0f} MiB", used)
     for what, (bare, row) in rows.items():
-        ratios = [f"{row[name]['ratio']:.2f}" for name in list(LAYERS)[1:]]
+        ratios = [f"{row[name]['ratio']:.2f}" for name in names[1:]]
         lines.append(f"| {' | '.join((what, bare, *ratios))} |")
     return "\n".join(lines)
 
@@ -166,6 +173,7 @@ def main() -> None:
     parser.add_argument("--predictor", default="posterior")
     parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--compile", action="store_true", help="compile inference and training")
+    parser.add_argument("--networks", nargs="+", choices=[*LAYERS], default=[*LAYERS], help="besides the bare one")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=25, help="measurements of inference with the larger batch")
     parser.add_argument("--out", type=Path)
@@ -175,7 +183,7 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     setting = {"about": ABOUT, **machine(given.device), "predictor": given.predictor}
     setting |= {"precision": given.precision, "compiled": given.compile}
-    times, used = measure(given), memory(given.batches[1], given.predictor, given.device)
+    times, used = measure(given), memory(given)
     print(table(times, used))
     if given.docs:
         put(given.docs, "backbone", table(times, used))
