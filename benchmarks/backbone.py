@@ -77,7 +77,7 @@ def make(layers: tuple[str, ...], predictor: str = "posterior") -> nn.Module:
 
 
 def infer(network: nn.Module, images: Tensor, precision: torch.dtype) -> None:
-    with torch.inference_mode(), autocast(images, precision):
+    with torch.no_grad(), autocast(images, precision):
         network(images)
 
 

@@ -163,7 +163,7 @@ def test_torchvision_data_sets_and_transforms(tmp_path):
         picture(index).convert("RGB").save(file)
     splits = from_dataset(torchvision.datasets.ImageFolder(tmp_path), size=(16, 16))
     assert splits.train.classes == CLASSES
-    flip = torchvision.transforms.v2.RandomHorizontalFlip(p=1.0)
+    flip = pytest.importorskip("torchvision.transforms.v2").RandomHorizontalFlip(p=1.0)
     loader = BufferedLoader(Loader(splits.train, batch_size=4), transform=each(flip))
     loader.start(loader.epoch(0))
     loader.advance()

@@ -202,10 +202,10 @@ def _record(module: nn.Module, function: Callable[..., Any], inputs: Sequence[Te
     try:
         return _Recording(module, function, inputs)
     except RuntimeError as error:
-        reason = str(error).partition("\n")[0]
-        warnings.warn(f"a call could not be recorded as a CUDA graph and runs without: {reason}", stacklevel=5)
         if inputs[0].is_cuda:
             _end_recording(inputs[0].device)
+        reason = str(error).partition("\n")[0]
+        warnings.warn(f"a call could not be recorded as a CUDA graph and runs without: {reason}", stacklevel=5)
         return None
 
 
@@ -261,7 +261,7 @@ class _Recording:
             self.packs = _Packs(present)
             return self.packs.pack(present)
 
-        with _unchanged(module, device), _fastest_convolutions():
+        with _unchanged(module, device):
             renew_leaves()
             forward()  # compiles kernels and loads libraries, which a recording cannot do
             self.gradients = [torch.zeros_like(output) for output in outputs]
@@ -372,16 +372,6 @@ class _Packs:
             like = [self._like[number] for number in group]
             found |= zip(group, _unflatten_dense_tensors(pack, like), strict=True)  # type: ignore[no-untyped-call]
         return [found[number] for number in range(len(found))]
-
-
-@contextmanager
-def _fastest_convolutions() -> Iterator[None]:
-    """Let cuDNN try its convolutions, of which the fastest are recorded."""
-    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, True
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 @contextmanager
