@@ -198,6 +198,17 @@ def test_two_calls_before_a_backward_pass(device):
     assert_same_gradients(device, run)
 
 
+def test_cudnn_does_not_search_in_a_recording(device, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    graph, seen = recording.Graph, []
+    monkeypatch.setattr(recording, "Graph", lambda *a: seen.append(torch.backends.cudnn.benchmark) or graph(*a))
+    assert_same_gradients(
+        device, lambda part: et.alignment_loss(part(pictures(0, device), start(0, device))).backward()
+    )
+    assert seen == [False, False]
+    assert torch.backends.cudnn.benchmark
+
+
 def test_several_backward_passes(device):
     def run(part):
         out = part(pictures(0, device), start(0, device))

@@ -261,7 +261,7 @@ class _Recording:
             self.packs = _Packs(present)
             return self.packs.pack(present)
 
-        with _unchanged(module, device):
+        with _unchanged(module, device), _without_search():
             renew_leaves()
             forward()  # compiles kernels and loads libraries, which a recording cannot do
             self.gradients = [torch.zeros_like(output) for output in outputs]
@@ -372,6 +372,16 @@ class _Packs:
             like = [self._like[number] for number in group]
             found |= zip(group, _unflatten_dense_tensors(pack, like), strict=True)  # type: ignore[no-untyped-call]
         return [found[number] for number in range(len(found))]
+
+
+@contextmanager
+def _without_search() -> Iterator[None]:
+    """Let cuDNN choose convolutions without trying them, which would end a recording."""
+    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 @contextmanager
