@@ -5,6 +5,7 @@ results to the same memory as a CUDA graph does.
 """
 
 import copy
+import gc
 import pickle
 import warnings
 
@@ -414,3 +415,13 @@ def test_training_goes_on_after_a_refusal_by_cuda(monkeypatch):
         train()
     for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.cuda
+def test_garbage_is_not_collected_in_a_recording():
+    """A collection could free what belongs to an earlier graph, which CUDA does not permit in a recording."""
+    graph, results = torch.cuda.CUDAGraph(), []
+    with recording.capture(graph, torch.cuda.Stream()):
+        results.append(torch.zeros(1, device="cuda"))
+        assert not gc.isenabled()
+    assert gc.isenabled()

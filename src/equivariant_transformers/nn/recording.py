@@ -12,6 +12,7 @@ calls run as usual, and so do calls that something else follows: `torch.compile`
 from __future__ import annotations
 
 import functools
+import gc
 import threading
 import warnings
 import weakref
@@ -50,6 +51,22 @@ def without_recording() -> Iterator[None]:
         yield
     finally:
         _local.off = before
+
+
+@contextmanager
+def capture(graph: torch.cuda.CUDAGraph, stream: Any, pool: Any = None, mode: str = "global") -> Iterator[None]:
+    """Record operations of this thread in `graph`, see `torch.cuda.graph`.
+
+    Meanwhile no garbage is collected: what this frees on the GPU would end the recording.
+    """
+    with torch.cuda.graph(graph, pool, stream, mode):
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if collects:
+                gc.enable()
 
 
 class Recorder:
@@ -189,7 +206,7 @@ class Graph:
         self.graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         pool = None if earlier is None else earlier.graph.pool()
-        with torch.cuda.graph(self.graph, pool, stream, "thread_local"):
+        with capture(self.graph, stream, pool, "thread_local"):
             results = work()
         self.results = [result.detach() for result in results]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from equivariant_transformers.nn.recording import without_recording
+from equivariant_transformers.nn.recording import capture, without_recording
 
 
 class Replay:
@@ -55,7 +55,7 @@ class Replay:
                 rehearse(self.work, restore)
             torch.cuda.synchronize()
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, stream=stream):
+            with capture(self.graph, stream):
                 self.work()
             torch.cuda.synchronize()
         finally:
