@@ -155,10 +155,11 @@ def say_calibration(config: Config, factors: Sequence[float]) -> None:
         console.say(
             "the layers move more than half of the validation images and were not calibrated: upright images are needed"
         )
-    elif any(factor < 1 for factor in factors):
+    elif any(factor != 1 for factor in factors):
         scaled = ", ".join(f"{factor:.2f}" for factor in factors)
         console.say(
-            f"evidence of the layers times {scaled}, to move at most {MOVED:.0%} of the upright validation images"
+            f"evidence of the layers times {scaled}: undoes most poses and moves at most {MOVED:.0%} of the upright "
+            "validation images"
         )
 
 

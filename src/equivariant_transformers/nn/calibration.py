@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
+from equivariant_transformers.geometry.charts import Chart
 from equivariant_transformers.geometry.motion import remove_pose
 from equivariant_transformers.geometry.resampling import outside
 from equivariant_transformers.geometry.warp import Warp
@@ -18,16 +20,20 @@ from equivariant_transformers.nn.posterior import PosteriorPredictor
 
 MOVED = 0.03
 """Largest share of upright images that a calibrated canonicalizer is to move."""
-_FACTORS = tuple(2 ** (-step / 4) for step in range(17))  # of the evidence: from 1 to 1/16
+_COST = 3.0  # of an upright image that moves, against one with a pose that is not undone
+_SHIFTS = (-0.75, -0.25, 0.25, 0.75)  # poses to undo, as fractions of half a period, or of a quarter of an open range
+FACTORS = tuple(sorted((2 ** (step / 4) for step in range(-16, 9)), key=lambda factor: abs(math.log(factor))))
+"""Factors of the evidence to try: from 1/16 to 4, 1 first."""
 
 
 def calibrate(canonicalizer: Canonicalizer, images: Tensor | Iterable[Tensor]) -> tuple[float, ...]:
     """Scale the evidence of layers for photographs, in place, so that upright images stay where they are.
 
-    After long training on few images, a layer is too sure of its evidence on new images, and moves upright ones. Its
-    evidence is multiplied by the largest factor, at most 1, for which the layers together move at most 3 % of the
-    `images` by more than 15 degrees or a comparable distance; by 1/16 if even this moves more. A layer that leaves the
-    images in place is not changed.
+    After long training on few images, a layer is too sure of its evidence on new images, and moves upright ones. After
+    short training it may not be sure enough, and leaves transformed images in place. Its evidence is multiplied by a
+    factor between 1/16 and 4. The factor is the one with the fewest errors among all for which the layers together move
+    at most 3 % of the `images` by more than 15 degrees or a comparable distance. An upright image that moves counts as
+    three with a pose that is not undone. If every factor moves more, it is 1/16.
 
     Args:
         canonicalizer: canonicalizer whose layers have the predictor `posterior`; other layers are left as they are.
@@ -45,8 +51,8 @@ def calibrate(canonicalizer: Canonicalizer, images: Tensor | Iterable[Tensor]) -
     batches = torch.split(images, 500) if isinstance(images, Tensor) else images
     counted, count = None, 0
     for batch in batches:
-        moved = count_moved(canonicalizer, batch)
-        counted, count = moved if counted is None else counted + moved, count + len(batch)
+        wrong = count_wrong(canonicalizer, batch)
+        counted, count = wrong if counted is None else counted + wrong, count + len(batch)
     if counted is None or not count:
         raise ValueError("calibrate needs at least one image")
     return scale_evidence(canonicalizer, counted / count)
@@ -61,35 +67,60 @@ def posterior_layers(canonicalizer: Canonicalizer) -> list[EquivariantTransforme
     ]
 
 
-def count_moved(canonicalizer: Canonicalizer, images: Tensor) -> Tensor:
-    """Return the number of upright `images` that each layer moves with its evidence times each factor, `(L, F)`."""
+def count_wrong(canonicalizer: Canonicalizer, images: Tensor) -> Tensor:
+    """Return the numbers of wrong poses `(L, F, 2)` of each layer with its evidence times each factor.
+
+    The first number counts upright `images` that move. The second counts images with a pose that is not undone, where
+    the evidence is that of the upright image, shifted along the pose axes. It is a mean over several shifts.
+    """
     check_input(images, canonicalizer.in_channels)
     layers = posterior_layers(canonicalizer)
-    counts = torch.zeros(len(layers), len(_FACTORS), device=images.device)
+    counts = torch.zeros(len(layers), len(FACTORS), 2, device=images.device)
     with evaluating(canonicalizer):
         for number, layer in enumerate(layers):
             (step,) = run_layers([layer], images, Warp.identity(), outside(images, canonicalizer.fill)).steps
             assert step.evidence is not None
-            for place, factor in enumerate(_FACTORS):
-                pose = layer.predictor.read(step.evidence * factor).pose  # type: ignore[operator]
-                moved = frame_distance(remove_pose(layer.chart.groups, pose), images)
-                counts[number, place] = (moved > TOLERANCE).sum()
+            shifted = [_shifted(layer.chart, step.evidence, fraction) for fraction in (0.0, *_SHIFTS)]
+            for place, factor in enumerate(FACTORS):
+                for evidence, right in shifted:
+                    pose = layer.predictor.read(evidence * factor).pose  # type: ignore[operator]
+                    wrong = frame_distance(remove_pose(layer.chart.groups, pose - right), images) > TOLERANCE
+                    counts[number, place, int(right.any())] += wrong.sum()
+    counts[..., 1] /= len(_SHIFTS)
     return counts
 
 
+def _shifted(chart: Chart, evidence: Tensor, fraction: float) -> tuple[Tensor, Tensor]:
+    """Return `evidence` for content that is shifted along the pose axes, and the pose `(k,)` of this content."""
+    poses = []
+    for axis, wraps in enumerate(chart.periodic[: len(chart.groups)]):
+        samples = evidence.shape[-1 - axis]
+        shift = round(fraction * samples / (2 if wraps else 4))
+        places = torch.arange(samples, device=evidence.device) - shift
+        places = places % samples if wraps else places.clamp(0, samples - 1)
+        evidence = evidence.index_select(-1 - axis, places)
+        low, high = chart.ranges[axis]
+        poses.append(-shift * (high - low) / (samples if wraps else samples - 1))
+    return evidence, evidence.new_tensor(poses)
+
+
 @torch.no_grad()
-def scale_evidence(canonicalizer: Canonicalizer, moved: Tensor) -> tuple[float, ...]:
-    """Scale the evidence of each layer by the largest factor that moves few enough images, and return the factors.
+def scale_evidence(canonicalizer: Canonicalizer, wrong: Tensor) -> tuple[float, ...]:
+    """Scale the evidence of each layer by the best factor, and return the factors.
 
     Args:
         canonicalizer: canonicalizer to change.
-        moved: share of the images `(L, F)` that each layer moves with each factor.
+        wrong: shares of the images `(L, F, 2)` whose poses are wrong with each factor, see `count_wrong`.
     """
     layers = posterior_layers(canonicalizer)
     factors = []
-    for layer, shares in zip(layers, moved.tolist(), strict=True):
-        few = [factor for factor, share in zip(_FACTORS, shares, strict=True) if share <= MOVED / len(layers)]
-        factors.append(few[0] if few else _FACTORS[-1])
+    for layer, shares in zip(layers, wrong.tolist(), strict=True):
+        costs = {
+            factor: _COST * moved + left
+            for factor, (moved, left) in zip(FACTORS, shares, strict=True)
+            if moved <= MOVED / len(layers)
+        }
+        factors.append(min(costs, key=costs.__getitem__) if costs else min(FACTORS))
         if factors[-1] != 1:
             layer.predictor.head.weight.mul_(factors[-1])  # type: ignore[operator, union-attr]
     return tuple(factors)

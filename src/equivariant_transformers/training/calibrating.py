@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from equivariant_transformers.nn.calibration import count_moved, posterior_layers, scale_evidence
+from equivariant_transformers.nn.calibration import FACTORS, count_wrong, posterior_layers, scale_evidence
 from equivariant_transformers.nn.canonicalizer import Canonicalizer
 from equivariant_transformers.training import distributed
 from equivariant_transformers.training.optimization import Batches
@@ -28,13 +28,13 @@ def calibrated(module: nn.Module, loader: Batches) -> Iterator[tuple[float, ...]
     if not isinstance(canonicalizer, Canonicalizer) or not (layers := posterior_layers(canonicalizer)):
         yield ()
         return
-    moved = _share_moved(canonicalizer, loader)
-    if moved[:, 0].max() > _UPRIGHT:
+    wrong = _shares_wrong(canonicalizer, loader)
+    if wrong[:, FACTORS.index(1), 0].max() > _UPRIGHT:
         yield ()
         return
     weights: list[Tensor] = [layer.predictor.head.weight for layer in layers]  # type: ignore[misc, union-attr]
     before = [weight.detach().clone() for weight in weights]
-    factors = scale_evidence(canonicalizer, moved)
+    factors = scale_evidence(canonicalizer, wrong)
     try:
         yield factors
     finally:
@@ -43,16 +43,16 @@ def calibrated(module: nn.Module, loader: Batches) -> Iterator[tuple[float, ...]
                 weight.copy_(old)
 
 
-def _share_moved(canonicalizer: Canonicalizer, loader: Batches) -> Tensor:
-    """Return the share of the images that each layer moves with each factor, over all processes."""
+def _shares_wrong(canonicalizer: Canonicalizer, loader: Batches) -> Tensor:
+    """Return the shares of the images whose poses are wrong, see `count_wrong`, over all processes."""
     indices, counts = loader.in_order()
     batches = -(-_IMAGES // (indices.shape[1] * distributed.world_size()))
     loader.start(indices[:batches])
-    moved: list[Tensor] = []
+    wrong: list[Tensor] = []
     for batch, counted in zip(indices[:batches], counts[:batches], strict=True):
         loader.advance()
         images, _ = loader.batch(batch)
-        moved.append(count_moved(canonicalizer, images[counted]))
-    sums = torch.stack(moved).sum(0)
+        wrong.append(count_wrong(canonicalizer, images[counted]))
+    sums = torch.stack(wrong).sum(0)
     *totals, images_seen = distributed.total(torch.cat((sums.flatten(), counts[:batches].sum()[None].to(sums))))
     return sums.new_tensor(totals).reshape(sums.shape) / images_seen
