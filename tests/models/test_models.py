@@ -289,7 +289,7 @@ def test_every_chart_can_be_a_layer(predictor, layers):
 
 
 @every_pair(["x_shear"], ["cartesian"])
-def test_two_passes_run_the_layers_on_their_own_result(predictor, layers):
+def test_two_iterations_run_the_layers_on_their_own_result(predictor, layers):
     torch.manual_seed(0)
     once, twice = (models.build(layers=layers, predictor=predictor, iterations=n).eval() for n in (1, 2))
     twice.load_state_dict(once.state_dict())
@@ -342,7 +342,7 @@ def test_log_polar_radii_begin_at_one_over_the_width():
     torch.testing.assert_close(radii.max(), torch.tensor(math.sqrt(2)))
 
 
-def test_a_chart_shows_the_background_outside_the_image():
+def test_a_chart_shows_the_fill_value_outside_the_image():
     images = torch.zeros(1, 1, 32, 32)
     for fill, expected in ((-0.4, -0.4), (None, 0.0)):
         seen = ChartSampler("log_polar", fill=fill)(images)
