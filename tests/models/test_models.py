@@ -13,7 +13,7 @@ import equivariant_transformers as et
 from equivariant_transformers import models
 from equivariant_transformers.geometry.atlas import paper_chart
 from equivariant_transformers.models.capsule import route, squash
-from equivariant_transformers.models.legacy import _BasicCNN
+from equivariant_transformers.models.legacy_networks import BasicCNN
 from equivariant_transformers.nn import Prediction
 from equivariant_transformers.nn.layers import ChartSampler
 
@@ -231,7 +231,7 @@ def test_a_shift_along_an_axis_that_wraps_changes_nothing(name, period, axis):
 def test_the_classifier_is_that_of_2019_with_height_and_width_exchanged():
     torch.manual_seed(0)
     images = torch.rand(2, 1, 64, 64)
-    old = settled(_BasicCNN(nf=8, pad_mode=(None, "cyclic")), images)
+    old = settled(BasicCNN(nf=8, pad_mode=(None, "cyclic")), images)
     new = models.Z2CNN(channels=8, wraps=(True, False)).eval()
     layers = [*(old[f"conv{layer}"] for layer in range(1, 8)), *(old[f"bn{layer}"] for layer in range(1, 7))]
     for ours, theirs in zip((*new.convs, new.head, *new.norms), layers, strict=True):
