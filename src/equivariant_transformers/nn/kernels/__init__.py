@@ -116,9 +116,9 @@ def block_operations(x: Tensor, norms: Sequence[nn.BatchNorm2d]) -> BlockOperati
     padded = 9 * x[:, 0].numel() * max(norm.num_features for norm in norms)  # an axis is at most trebled
     if not ordinary or not 0 < padded < 2**31:  # the kernels use 32-bit indices
         return plain
-    from equivariant_transformers.nn.kernels import normalisation
+    from equivariant_transformers.nn.kernels import blocks
 
-    return normalisation
+    return blocks
 
 
 def operations(images: Tensor, first: nn.Conv2d, *others: nn.Conv2d) -> Operations:
