@@ -70,7 +70,7 @@ class Operations(Protocol):
 
 
 class BlockOperations(Protocol):
-    """Steps of a network of blocks, each of which is a convolution, batch normalisation, SiLU and maybe a shortcut.
+    """Steps of a network of blocks, each of which is a convolution, batch normalisation, SiLU and an optional shortcut.
 
     A padding is (along W, along H), and consists of copies of the opposite ends.
     """
