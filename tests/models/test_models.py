@@ -15,7 +15,7 @@ from equivariant_transformers.geometry.atlas import paper_chart
 from equivariant_transformers.models.capsule import route, squash
 from equivariant_transformers.models.legacy_networks import BasicCNN
 from equivariant_transformers.nn import Prediction
-from equivariant_transformers.nn.layers import ChartSampler
+from equivariant_transformers.nn.layers import ChartSampler, make_layer
 
 FOUR = ["x_shear", "hyperbolic_rotation", "x_perspective", "y_perspective"]
 SVHN = ["cartesian", "log_polar", "x_scale"]
@@ -278,6 +278,42 @@ def test_every_network_has_one_shape():
     layered = models.build("affnist", layers=["cartesian"], size=(40, 40))
     assert layered.chart is None
     assert layered.backbone.wraps == (False, False)
+
+
+@pytest.mark.parametrize("name", models.NETWORKS)
+def test_a_classifier_alone_is_the_backbone_behind_an_empty_stack(name):
+    model = models.build(name, in_channels=3)
+    assert isinstance(model, et.Canonicalized)
+    assert len(model.canonicalizer.layers) == 0
+    assert all(key.startswith("backbone.") for key in model.state_dict())
+
+
+@pytest.mark.parametrize("predictor", ["consistent", "softmax", "direct"])
+def test_the_name_of_a_predictor_means_the_same_layer_everywhere(predictor):
+    layers = {
+        "models.build": lambda: models.build("resnet10", layers=["rotation"], predictor=predictor).canonicalizer.layers[
+            0
+        ],
+        "Canonicalizer": lambda: et.Canonicalizer(["rotation"], predictor=predictor).layers[0],
+        "make_layer": lambda: make_layer("rotation", predictor=predictor),  # et audit --group
+        "layer": lambda: (
+            et.SpatialTransformer("rotation")
+            if predictor == "direct"
+            else et.EquivariantTransformer("rotation", predictor=predictor)
+        ),
+    }
+    images, found = glyphs(64)[:2], {}
+    for door, make in layers.items():
+        torch.manual_seed(0)
+        layer = make().eval()
+        torch.manual_seed(1)
+        for weight in layer.parameters():
+            torch.nn.init.normal_(weight, std=0.1)
+        found[door] = (type(layer), layer.chart, layer.sampled, layer(images).pose)
+    (kind, chart, sampled, pose), *others = found.values()
+    for other in others:
+        assert other[:3] == (kind, chart, sampled)
+        torch.testing.assert_close(other[3], pose, rtol=0, atol=0)
 
 
 @every_pair(et.CHARTS, ["cartesian"])
