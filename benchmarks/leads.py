@@ -1,6 +1,6 @@
 """Train variants of the four-layer network with augmentation to lower its error; most are not in the library.
 
-    python benchmarks/leads.py [--variant 'two passes'] [--variant 'three peers'] [--versions '8 copies'] [--fast]
+    python benchmarks/leads.py [--variant 'two iterations'] [--variant 'three peers'] [--copies '8 copies'] [--fast]
     python benchmarks/leads.py --model projective-mnist-softmax [--model runs/NAME/model.safetensors] [--tta 8]
 
 Each run is a row of results/screening/leads.json. Runs that have a row are not repeated. With --model nothing is
@@ -41,7 +41,7 @@ from equivariant_transformers.training.optimization import Evaluation
 ROW = "ET-LP sh-hr-px-py: EMA, augmentation"
 OUT = Path("results/screening/leads.json")
 ABOUT = (
-    f"Row '{ROW}' of `et reproduce beat`, patched by benchmarks/leads.py. eight_versions: error of each network on "
+    f"Row '{ROW}' of `et reproduce beat`, patched by benchmarks/leads.py. eight_copies: error of each network on "
     "eight copies of each validation digit; teachers: the same error of each teacher."
 )
 
@@ -71,7 +71,7 @@ def halve(x, axis, periodic):
     return smooth[..., ::2] if axis == -1 else smooth[..., ::2, :]
 
 
-def background_padding(job, _):
+def fill_padding(job, _):
     """Pad the convolutions with the fill value instead of grey."""
     for layer in job.module.canonicalizer.layers:
         layer.predictor.register_forward_pre_hook(lambda _, images: images[0] - images[0][..., :1, :1])
@@ -86,7 +86,7 @@ def label_smoothing(job, _):
     job.loss = partial(F.cross_entropy, label_smoothing=0.1)
 
 
-def two_passes(job, _):
+def two_iterations(job, _):
     job.module.canonicalizer.iterations = 2
 
 
@@ -95,7 +95,7 @@ def weight_decay(job, _):
 
 
 def both(job, splits):
-    two_passes(job, splits)
+    two_iterations(job, splits)
     weight_decay(job, splits)
 
 
@@ -125,10 +125,10 @@ def three_peers(job, splits):
     job.module = Company(job.augmentation, job.module, *(one.module for one in others(job, splits, 2)))
 
     def loss(logits, labels):
-        answers = logits.log_softmax(2)  # (B, networks, classes)
-        each = answers.detach().exp()
+        log_p = logits.log_softmax(2)  # (B, networks, classes)
+        each = log_p.detach().exp()
         rest = (each.sum(1, keepdim=True) - each) / (each.shape[1] - 1)
-        apart = F.kl_div(answers, rest, reduction="none").sum((1, 2)).mean()
+        apart = F.kl_div(log_p, rest, reduction="none").sum((1, 2)).mean()
         return apart + sum(F.cross_entropy(one, labels) for one in logits.unbind(1))
 
     job.loss = loss
@@ -137,19 +137,19 @@ def three_peers(job, splits):
 class Taught(nn.Module):
     """Network that also returns the predictions of its teachers in training, with the same or separate augmentation."""
 
-    def __init__(self, network, teachers, augmentation, *, same_views):
+    def __init__(self, network, teachers, augmentation, *, same_augmentation):
         super().__init__()
         self.network = network
         self.teachers = tuple(teachers)  # not submodules: they are neither trained nor saved
         self.augmentation = augmentation
-        self.same_views = same_views
+        self.same_augmentation = same_augmentation
 
     def forward(self, images, start=None):
         if not self.training:
             return self.network(images, start)
         out = self.network.canonicalizer(images, start)
         with torch.no_grad():
-            starts = [start if self.same_views else self.augmentation.random(images) for _ in self.teachers]
+            starts = [start if self.same_augmentation else self.augmentation.random(images) for _ in self.teachers]
             taught = [teach(t, images, start) for t, start in zip(self.teachers, starts, strict=True)]
         return torch.stack([self.network.read(out), torch.stack(taught).logsumexp(0)], 1)
 
@@ -175,9 +175,9 @@ def teachers(job, splits):
     return TEACHERS[job.config]
 
 
-def taught(job, splits, *, same_views):
+def taught(job, splits, *, same_augmentation):
     """Train with a loss of one half labels and one half mean predictions of three trained networks."""
-    job.module = Taught(job.module, teachers(job, splits), job.augmentation, same_views=same_views)
+    job.module = Taught(job.module, teachers(job, splits), job.augmentation, same_augmentation=same_augmentation)
 
     def loss(logits, labels):
         own, theirs = logits.unbind(1)
@@ -189,19 +189,19 @@ def taught(job, splits, *, same_views):
 
 VARIANTS = {
     "as it is": lambda *_: None,
-    "background padding": background_padding,
+    "fill padding": fill_padding,
     "anti-aliased strides": anti_aliased,
     "label smoothing 0.1": label_smoothing,
-    "two passes": two_passes,
+    "two iterations": two_iterations,
     "weight decay 0.0005": weight_decay,
-    "two passes, weight decay 0.0005": both,
+    "two iterations, weight decay 0.0005": both,
     "three peers": three_peers,
-    "taught by three": partial(taught, same_views=True),
-    "taught by three through other views": partial(taught, same_views=False),
+    "distilled from three": partial(taught, same_augmentation=True),
+    "distilled from three, separate augmentation": partial(taught, same_augmentation=False),
 }
 
 
-def more_versions(splits, config):
+def eight_copies(splits, config):
     """Return a loader of eight copies of each validation digit, so that the error depends less on single poses."""
     known, _ = digits()
     order = torch.randperm(len(known.labels), generator=torch.Generator().manual_seed(config.data_seed))
@@ -232,14 +232,14 @@ def main():
     parser.add_argument("--variant", action="append", help="variant to train; may be repeated; all by default")
     parser.add_argument("--model", action="append", help="model file or name of a pretrained model; may be repeated")
     parser.add_argument("--tta", type=int, default=1, help="test-time augmentation: predictions per image of --model")
-    parser.add_argument("--versions", default="1 copy", help="column of the table, such as '8 copies'")
+    parser.add_argument("--copies", default="1 copy", help="column of the table, such as '8 copies'")
     parser.add_argument("--seeds", type=int, default=1, help="number of runs per variant")
     parser.add_argument("--epochs", type=int, help="epochs; those of the row by default")
     parser.add_argument("--examples", type=int, help="training images; 10,000 by default")
     parser.add_argument("--fast", action="store_true", help="compile the networks and use bfloat16, for GPUs")
     arguments = parser.parse_args()
     patches = {name: lookup(VARIANTS, name, "variant") for name in arguments.variant or VARIANTS}
-    chosen = EXPERIMENTS["beat"].configs(only=[ROW, arguments.versions], seeds=arguments.seeds, fast=arguments.fast)
+    chosen = EXPERIMENTS["beat"].configs(only=[ROW, arguments.copies], seeds=arguments.seeds, fast=arguments.fast)
     configs = [config.replace(examples=arguments.examples) for config in chosen]
     if epochs := arguments.epochs:
         configs = [c.replace(epochs=epochs, lr_decay=c.lr_decay ** (c.epochs / epochs)) for c in configs]
@@ -250,7 +250,7 @@ def main():
         return
     device = find_device(configs[0].device)
     splits = load_data(configs[0], device)
-    wide = more_versions(splits, configs[0])
+    wide = eight_copies(splits, configs[0])
     if arguments.model:
         memory.keep()
         for name in arguments.model:
@@ -265,13 +265,13 @@ def main():
         row = {
             "variant": name,
             "key": results.key(config),
-            "versions": config.copies,
+            "copies": config.copies,
             "seed": config.seed,
             "epochs": config.epochs,
             "validation_error": outcome.validation_error,
             "best_epoch": outcome.best_epoch,
             "last_ten_epochs": fmean(entry["validation_error"] for entry in outcome.history[-10:]),
-            "eight_versions": [error(one, wide, config) for one in getattr(job.module, "networks", [job.module])],
+            "eight_copies": [error(one, wide, config) for one in getattr(job.module, "networks", [job.module])],
             "teachers": [error(one, wide, config) for one in getattr(job.module, "teachers", ())],
             "test_error": outcome.test_error,
             "loss": outcome.history[-1]["loss"],

@@ -17,7 +17,9 @@ from step import LAYERS, digits
 from torch import nn
 
 from equivariant_transformers.data import Loader, Splits
-from equivariant_transformers.models.legacy import _COORDS, _TRANSFORMATIONS, Network2019, _pad
+from equivariant_transformers.models.legacy import Network2019
+from equivariant_transformers.models.legacy_charts import COORDS, TRANSFORMATIONS
+from equivariant_transformers.models.legacy_networks import pad_axes
 from equivariant_transformers.training import Config, memory
 from equivariant_transformers.training.job import make_job
 from equivariant_transformers.training.optimization import Optimization
@@ -34,13 +36,13 @@ class GridByMatrix(nn.Module):
         size = images.shape[-2:]
         matrix = None
         for transformer in self.network.transformer.transformers:
-            chart, groups = _TRANSFORMATIONS[transformer.name]
+            chart, groups = TRANSFORMATIONS[transformer.name]
             ((axis, group),) = groups.items()
             seen = self._sample(images, chart.grid(size, images.device), matrix)
             low, high = chart.u if axis == "u" else chart.v
             step = group.matrix((high - low) / 2 * self._predict(transformer.predictor, seen, axis))
             matrix = step if matrix is None else torch.bmm(matrix, step)
-        return self.network.net(self._sample(images, _COORDS[self.network.coords].grid(size, images.device), matrix))
+        return self.network.net(self._sample(images, COORDS[self.network.coords].grid(size, images.device), matrix))
 
     @staticmethod
     def _sample(images, grid, matrix):
@@ -56,8 +58,8 @@ class GridByMatrix(nn.Module):
     @staticmethod
     def _predict(predictor, x, axis):
         samples = x.shape[3 if axis == "u" else 2]
-        x = F.leaky_relu(predictor.bn1(predictor.conv1(_pad(x, predictor.reach, predictor.padding))), 0.1, True)
-        x = F.leaky_relu(predictor.bn2(predictor.conv2(_pad(x, predictor.reach, predictor.padding))), 0.1, True)
+        x = F.leaky_relu(predictor.bn1(predictor.conv1(pad_axes(x, predictor.reach, predictor.padding))), 0.1, True)
+        x = F.leaky_relu(predictor.bn2(predictor.conv2(pad_axes(x, predictor.reach, predictor.padding))), 0.1, True)
         conv, bias = (predictor.conv_u, predictor.bias_u) if axis == "u" else (predictor.conv_v, predictor.bias_v)
         features, padding = (x.max(2)[0], "constant") if axis == "u" else (x.max(3)[0], predictor.padding[1])
         return predictor._centroid(conv, features, padding, samples) + bias.tanh()

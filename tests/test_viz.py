@@ -67,13 +67,13 @@ def test_mistakes_are_explained(channels, count, options, message):
 
 @pytest.mark.parametrize("count", [1, 2, 12, 25, 60])
 def test_a_confusion_matrix_shows_names_and_numbers_while_they_fit(count):
-    answers = torch.randint(0, 9, (count, count), generator=torch.Generator().manual_seed(0))
-    answers[0] = 0  # a class without images
+    counts = torch.randint(0, 9, (count, count), generator=torch.Generator().manual_seed(0))
+    counts[0] = 0  # a class without images
     names = [f"class ${number} with a long name" for number in range(count)]
-    figure = viz.confusion(answers, names)
+    figure = viz.confusion(counts, names)
     (axes,) = figure.axes
     shown = [label.get_text() for label in axes.get_yticklabels()]
     assert (shown[:1] == ["class \\$0 with a lo..."]) == (count <= 30)
     written = [int(text.get_text()) for text in axes.texts]
-    assert written == (answers[answers > 0].tolist() if count <= 15 else [])
+    assert written == (counts[counts > 0].tolist() if count <= 15 else [])
     figure.savefig(io.BytesIO())

@@ -106,7 +106,7 @@ def layers(model: Canonicalized, images: Tensor, *, copies: int = 1) -> Figure:
     return figure
 
 
-def confusion(answers: Tensor, classes: Sequence[str]) -> Figure:
+def confusion(counts: Tensor, classes: Sequence[str]) -> Figure:
     """Return a figure of a confusion matrix `(classes, classes)`: a row per true class, a column per predicted class.
 
     The colour is the share of the row. Up to 30 classes have their names at the axes, and up to 15 classes have the
@@ -118,7 +118,7 @@ def confusion(answers: Tensor, classes: Sequence[str]) -> Figure:
     side = 2.2 + min(6.0, 0.45 * count)
     figure = Figure(figsize=(side, side), layout="constrained")
     axes = figure.add_subplot()
-    shares = answers / answers.sum(1, keepdim=True).clamp_min(1)
+    shares = counts / counts.sum(1, keepdim=True).clamp_min(1)
     axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
     axes.set(xlabel="predicted class", ylabel="true class")
     if count <= 30:
@@ -126,9 +126,9 @@ def confusion(answers: Tensor, classes: Sequence[str]) -> Figure:
         axes.set_xticks(range(count), names, rotation=90)
         axes.set_yticks(range(count), names)
     if count <= 15:
-        for row, column in answers.nonzero().tolist():
+        for row, column in counts.nonzero().tolist():
             colour = "white" if shares[row, column] > 0.5 else "black"
-            axes.text(column, row, str(int(answers[row, column])), ha="center", va="center", color=colour)
+            axes.text(column, row, str(int(counts[row, column])), ha="center", va="center", color=colour)
     return figure
 
 

@@ -49,22 +49,22 @@ def test_anti_aliased_features_lie_where_strided_ones_do(splits):
     torch.testing.assert_close(ours, theirs, atol=0.02, rtol=0)
 
 
-def test_background_padding_makes_the_background_the_zero_of_the_features(splits):
-    predictor = features(splits, "background padding").eval()
+def test_fill_padding_makes_the_fill_value_the_zero_of_the_features(splits):
+    predictor = features(splits, "fill padding").eval()
     x = torch.rand(2, 1, 1, 64, 64)
     x[..., :8, :8] = 0.0
     torch.testing.assert_close(predictor(x - 0.3).heatmaps[0], predictor(x + 0.7).heatmaps[0])
 
 
-@pytest.mark.parametrize("variant", ["taught by three", "taught by three through other views"])
+@pytest.mark.parametrize("variant", ["distilled from three", "distilled from three, separate augmentation"])
 def test_a_student_is_shown_the_mean_of_its_teachers(splits, monkeypatch, variant):
     monkeypatch.setattr(leads, "train", lambda _: None)
     job = make_job(Config(layers=LAYERS, predictor="softmax", fill="black"), splits)
     leads.VARIANTS[variant](job, splits)
     images = splits.train.normalise(splits.train.images[:4])
     shown = job.module.train()(images)[:, 1].softmax(1)
-    answers = [(teacher(images) / leads.WARMTH).softmax(1) for teacher in job.module.teachers]
-    torch.testing.assert_close(shown, torch.stack(answers).mean(0))
+    probabilities = [(teacher(images) / leads.WARMTH).softmax(1) for teacher in job.module.teachers]
+    torch.testing.assert_close(shown, torch.stack(probabilities).mean(0))
     assert {name.split(".")[0] for name in job.module.state_dict()} == {"network"}  # teachers are not kept
 
 
@@ -72,7 +72,7 @@ def test_rows_are_run_once(splits, monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ET_COMMIT", "0123456")
     monkeypatch.setattr(leads, "load_data", lambda *_: splits)
-    monkeypatch.setattr(leads, "more_versions", lambda *_: Loader(splits.validation, batch_size=64))
+    monkeypatch.setattr(leads, "eight_copies", lambda *_: Loader(splits.validation, batch_size=64))
     monkeypatch.setattr(sys, "argv", ["leads.py", "--variant", "as it is", "--variant", "three peers", "--epochs", "1"])
     leads.main()
     assert [row["variant"] for row in json.loads(leads.OUT.read_text())["rows"]] == ["as it is", "three peers"]
@@ -88,7 +88,7 @@ def test_a_model_is_tested_with_test_time_augmentation_and_nothing_is_trained(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(leads, "load_data", lambda *_: splits)
     few = splits.validation.take(torch.arange(16))
-    monkeypatch.setattr(leads, "more_versions", lambda *_: Loader(few, batch_size=16))
+    monkeypatch.setattr(leads, "eight_copies", lambda *_: Loader(few, batch_size=16))
     seen, forward = [], Canonicalized.forward
     monkeypatch.setattr(Canonicalized, "forward", lambda *a: seen.append(len(a[1])) or forward(*a))
     monkeypatch.setattr(sys, "argv", ["leads.py", "--model", "projective-mnist-softmax", *options])

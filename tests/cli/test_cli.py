@@ -498,10 +498,10 @@ def test_evaluate_finds_the_error_that_training_found(et, trained):
     assert found["test_error"] == pytest.approx(record.test_error)
     assert found["interval"][0] <= found["test_error"] <= found["interval"][1]
     assert found["images"] == 6
-    answers = torch.tensor(found["answers"])
-    assert answers.shape == (len(found["classes"]),) * 2
-    assert answers.sum(1).tolist() == [3, 3]  # the test images of each class
-    assert answers.sum() - answers.trace() == found["mistakes"]
+    confusion = torch.tensor(found["confusion"])
+    assert confusion.shape == (len(found["classes"]),) * 2
+    assert confusion.sum(1).tolist() == [3, 3]  # the test images of each class
+    assert confusion.sum() - confusion.trace() == found["mistakes"]
     out, _ = et("evaluate", model)
     assert out.startswith(f"test error {record.test_error:.2f} % (95 %: ")
 
@@ -518,7 +518,7 @@ def test_evaluate_says_how_often_it_looked(et, bars, tmp_path):
 
 
 @pytest.mark.parametrize("tta", [1, 2, 4, 9])
-def test_more_looks_take_smaller_batches_and_no_more_memory(et, monkeypatch, tta):
+def test_tta_takes_smaller_batches_and_no_more_memory(et, monkeypatch, tta):
     part = ImageSet(images=torch.zeros(10, 1, 64, 64, dtype=torch.uint8), labels=torch.arange(10), name="", origin="")
     monkeypatch.setattr("equivariant_transformers.cli.evaluate.load_test_images", lambda *_, **__: part)
     monkeypatch.setitem(job_module._EVALUATION_BATCH, "cpu", 4)
@@ -588,7 +588,7 @@ def test_predict(et, trained, bars, tmp_path):
     assert len(out.splitlines()) == 3
 
 
-def test_predict_with_several_looks(et, bars):
+def test_predict_with_tta(et, bars):
     classifier, image = pretrained("projective-mnist-softmax"), Path(bars) / "down" / "0.png"
     classifier.tta = 3
     with torch.no_grad():

@@ -204,7 +204,7 @@ def test_every_command_reads_a_table(tmp_path, capsys):
     assert evaluated["test_error"] == pytest.approx(trained["test_error"])
     assert (evaluated["classes"], evaluated["dataset"]) == (list(CLASSES), "labels")
     assert main(["evaluate", model, "--dataset", str(tmp_path / "pictures"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["answers"] == evaluated["answers"]
+    assert json.loads(capsys.readouterr().out)["confusion"] == evaluated["confusion"]
     assert main(["audit", model, "--dataset", str(path), "--count", "2", "--json"]) == 0
     capsys.readouterr()
     assert main(["predict", model, str(path), "--json"]) == 0

@@ -295,7 +295,7 @@ BEST = TINY.replace(epochs=6, augment=("rotation=1",))
 LAST = BEST.replace(keep="last")
 
 
-def test_looks_take_smaller_batches_and_no_more_memory():
+def test_tta_takes_smaller_batches_and_no_more_memory():
     splits = Splits(*(bars(300, seed) for seed in range(3)))
     for tta, size in ((1, 250), (8, 31), (256, 1)):
         job = job_module.make_job(LAST.replace(tta=tta), splits)

@@ -13,9 +13,9 @@ import equivariant_transformers as et
 from equivariant_transformers import models
 from equivariant_transformers.geometry.atlas import paper_chart
 from equivariant_transformers.models.capsule import route, squash
-from equivariant_transformers.models.legacy import _BasicCNN
+from equivariant_transformers.models.legacy_networks import BasicCNN
 from equivariant_transformers.nn import Prediction
-from equivariant_transformers.nn.layers import ChartSampler
+from equivariant_transformers.nn.layers import ChartSampler, make_layer
 
 FOUR = ["x_shear", "hyperbolic_rotation", "x_perspective", "y_perspective"]
 SVHN = ["cartesian", "log_polar", "x_scale"]
@@ -231,7 +231,7 @@ def test_a_shift_along_an_axis_that_wraps_changes_nothing(name, period, axis):
 def test_the_classifier_is_that_of_2019_with_height_and_width_exchanged():
     torch.manual_seed(0)
     images = torch.rand(2, 1, 64, 64)
-    old = settled(_BasicCNN(nf=8, pad_mode=(None, "cyclic")), images)
+    old = settled(BasicCNN(nf=8, pad_mode=(None, "cyclic")), images)
     new = models.Z2CNN(channels=8, wraps=(True, False)).eval()
     layers = [*(old[f"conv{layer}"] for layer in range(1, 8)), *(old[f"bn{layer}"] for layer in range(1, 7))]
     for ours, theirs in zip((*new.convs, new.head, *new.norms), layers, strict=True):
@@ -280,6 +280,42 @@ def test_every_network_has_one_shape():
     assert layered.backbone.wraps == (False, False)
 
 
+@pytest.mark.parametrize("name", models.NETWORKS)
+def test_a_classifier_alone_is_the_backbone_behind_an_empty_stack(name):
+    model = models.build(name, in_channels=3)
+    assert isinstance(model, et.Canonicalized)
+    assert len(model.canonicalizer.layers) == 0
+    assert all(key.startswith("backbone.") for key in model.state_dict())
+
+
+@pytest.mark.parametrize("predictor", ["consistent", "softmax", "direct"])
+def test_the_name_of_a_predictor_means_the_same_layer_everywhere(predictor):
+    layers = {
+        "models.build": lambda: models.build("resnet10", layers=["rotation"], predictor=predictor).canonicalizer.layers[
+            0
+        ],
+        "Canonicalizer": lambda: et.Canonicalizer(["rotation"], predictor=predictor).layers[0],
+        "make_layer": lambda: make_layer("rotation", predictor=predictor),  # et audit --group
+        "layer": lambda: (
+            et.SpatialTransformer("rotation")
+            if predictor == "direct"
+            else et.EquivariantTransformer("rotation", predictor=predictor)
+        ),
+    }
+    images, found = glyphs(64)[:2], {}
+    for door, make in layers.items():
+        torch.manual_seed(0)
+        layer = make().eval()
+        torch.manual_seed(1)
+        for weight in layer.parameters():
+            torch.nn.init.normal_(weight, std=0.1)
+        found[door] = (type(layer), layer.chart, layer.sampled, layer(images).pose)
+    (kind, chart, sampled, pose), *others = found.values()
+    for other in others:
+        assert other[:3] == (kind, chart, sampled)
+        torch.testing.assert_close(other[3], pose, rtol=0, atol=0)
+
+
 @every_pair(et.CHARTS, ["cartesian"])
 def test_every_chart_can_be_a_layer(predictor, layers):
     model = models.build(layers=layers, chart="log_polar", predictor=predictor).eval()
@@ -289,7 +325,7 @@ def test_every_chart_can_be_a_layer(predictor, layers):
 
 
 @every_pair(["x_shear"], ["cartesian"])
-def test_two_passes_run_the_layers_on_their_own_result(predictor, layers):
+def test_two_iterations_run_the_layers_on_their_own_result(predictor, layers):
     torch.manual_seed(0)
     once, twice = (models.build(layers=layers, predictor=predictor, iterations=n).eval() for n in (1, 2))
     twice.load_state_dict(once.state_dict())
@@ -342,7 +378,7 @@ def test_log_polar_radii_begin_at_one_over_the_width():
     torch.testing.assert_close(radii.max(), torch.tensor(math.sqrt(2)))
 
 
-def test_a_chart_shows_the_background_outside_the_image():
+def test_a_chart_shows_the_fill_value_outside_the_image():
     images = torch.zeros(1, 1, 32, 32)
     for fill, expected in ((-0.4, -0.4), (None, 0.0)):
         seen = ChartSampler("log_polar", fill=fill)(images)

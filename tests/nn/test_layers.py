@@ -57,7 +57,7 @@ def test_a_stack_composes_to_the_right(images):
     torch.testing.assert_close(out.warp.matrix, matrix)
 
 
-def test_each_layer_looks_once_and_the_result_is_sampled_once(images, monkeypatch):
+def test_each_layer_samples_once_and_the_result_is_sampled_once(images, monkeypatch):
     calls = []
     original = resampling.F.grid_sample
     monkeypatch.setattr(resampling.F, "grid_sample", lambda *a, **k: calls.append(1) or original(*a, **k))
@@ -78,7 +78,7 @@ def test_later_layers_see_what_earlier_ones_did(images):
     torch.testing.assert_close(second.predict(Pyramid(images), after_first, 0.0).pose, out.pose[:, 1:])
 
 
-def test_passes_run_the_stack_on_its_own_result(images):
+def test_iterations_run_the_stack_on_its_own_result(images):
     torch.manual_seed(0)
     once = et.Canonicalizer(["x_shear"], channels=8, predictor="consistent").eval()
     twice = et.Canonicalizer(list(once.layers), iterations=2, predictor="consistent").eval()
@@ -89,7 +89,7 @@ def test_passes_run_the_stack_on_its_own_result(images):
     assert out.pose[:, 1].abs().max() < 0.2 * out.pose[:, 0].abs().max()
 
 
-def test_a_stack_has_the_background_of_its_layers(images):
+def test_a_stack_has_the_fill_value_of_its_layers(images):
     layer = et.EquivariantTransformer("x_shear", fill=0.5)
     assert et.Canonicalizer([layer, "rotation"], predictor="consistent")(images).fill == layer(images).fill == 0.5
 
@@ -103,7 +103,7 @@ def test_the_geometry_is_float32_whatever_the_default():
     torch.testing.assert_close(grid, et.chart("x_shear").grid())
 
 
-def test_jitter_is_noise_of_the_given_size_on_the_poses_in_training_alone(images):
+def test_pose_noise_has_the_given_size_in_training_alone(images):
     torch.manual_seed(0)
     canonicalizer = et.Canonicalizer(["x_shear"], channels=4, pose_noise=0.01, predictor="consistent")
     still = copy.deepcopy(canonicalizer)
@@ -114,33 +114,33 @@ def test_jitter_is_noise_of_the_given_size_on_the_poses_in_training_alone(images
     torch.testing.assert_close(canonicalizer.eval()(many).pose, still.eval()(many).pose)
 
 
-def test_a_gate_holds_back_what_is_uncertain(images):
+def test_min_confidence_holds_back_uncertain_poses(images):
     torch.manual_seed(0)
     layer = et.EquivariantTransformer("x_shear", channels=8).eval()
-    free, gated = (
+    free, scaled = (
         et.Canonicalizer([layer], min_confidence=min_confidence, predictor="consistent")(images)
         for min_confidence in (None, 0.9)
     )
     certain = (free.confidence / 0.9).clamp(max=1)
     assert (certain < 1).any()
-    torch.testing.assert_close(gated.pose, free.pose * certain)
+    torch.testing.assert_close(scaled.pose, free.pose * certain)
 
 
-def test_a_bound_limits_the_pose(images):
+def test_a_pose_range_limits_the_pose(images):
     torch.manual_seed(0)
     layer = et.EquivariantTransformer("x_translation", pose_range=(-0.01, 0.01)).eval()
     moved = et.Warp.projective(et.group("x_translation").matrix(0.4)).image(images)
     torch.testing.assert_close(layer(moved).pose, torch.full((4, 1), 0.01))
 
 
-def test_each_parameter_has_its_own_bound(images):
+def test_each_parameter_has_its_own_pose_range(images):
     torch.manual_seed(0)
     layer = et.EquivariantTransformer("log_polar", pose_range=((-0.02, 0.02), (-0.01, 0.01)), channels=4).eval()
     pose = layer(images).pose
     assert (pose.abs() <= torch.tensor([0.02, 0.01])).all()
 
 
-def test_the_background_is_read_off_the_border(images):
+def test_the_fill_value_is_the_mean_of_the_border(images):
     torch.manual_seed(0)
     layer = et.EquivariantTransformer("x_shear", channels=8).eval()
     torch.testing.assert_close(layer(0.4 + 0.6 * images).pose, layer(images).pose, rtol=0, atol=1e-3)
@@ -487,7 +487,7 @@ def test_bad_input_is_explained(images, call, error, message):
     [(), {}, {"low": 1}, "ab", ("0", "1"), (math.nan, 1), (0, 1, 2), (0, 10**400), (None, 1), [(1, 0)] * 2, True],
     ids=str,
 )
-def test_junk_is_no_bound(chart, pose_range):
+def test_junk_is_not_a_pose_range(chart, pose_range):
     with pytest.raises(ValueError, match=r"pose_range must be \(low, high\)"):
         et.EquivariantTransformer(chart, pose_range=pose_range)
 

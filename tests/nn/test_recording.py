@@ -15,7 +15,7 @@ from textures import textures
 from torch import nn
 
 import equivariant_transformers as et
-from equivariant_transformers.nn import recording
+from equivariant_transformers.nn import graphs, recording
 from equivariant_transformers.nn.recording import REHEARSALS, without_recording
 
 
@@ -37,7 +37,7 @@ class Rerun:
 def device(request, monkeypatch):
     if request.param == "cpu":
         monkeypatch.setattr(recording, "DEVICES", ("cpu",))
-        monkeypatch.setattr(recording, "Graph", Rerun)
+        monkeypatch.setattr(graphs, "Graph", Rerun)
     return request.param
 
 
@@ -201,8 +201,8 @@ def test_two_calls_before_a_backward_pass(device):
 
 def test_cudnn_does_not_search_in_a_recording(device, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    graph, seen = recording.Graph, []
-    monkeypatch.setattr(recording, "Graph", lambda *a: seen.append(torch.backends.cudnn.benchmark) or graph(*a))
+    graph, seen = graphs.Graph, []
+    monkeypatch.setattr(graphs, "Graph", lambda *a: seen.append(torch.backends.cudnn.benchmark) or graph(*a))
     assert_same_gradients(
         device, lambda part: et.alignment_loss(part(pictures(0, device), start(0, device))).backward()
     )
@@ -382,7 +382,7 @@ def test_a_refusal_is_a_warning(device, monkeypatch):
     def refuse(*_):
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    monkeypatch.setattr(recording, "Graph", refuse)
+    monkeypatch.setattr(graphs, "Graph", refuse)
     ours, theirs = (part.eval() for part in twins(device))
     with torch.no_grad():
         for number in range(REHEARSALS):
@@ -421,7 +421,7 @@ def test_training_goes_on_after_a_refusal_by_cuda(monkeypatch):
 def test_garbage_is_not_collected_in_a_recording():
     """A collection could free what belongs to an earlier graph, which CUDA does not permit in a recording."""
     graph, results = torch.cuda.CUDAGraph(), []
-    with recording.capture(graph, torch.cuda.Stream()):
+    with graphs.capture(graph, torch.cuda.Stream()):
         results.append(torch.zeros(1, device="cuda"))
         assert not gc.isenabled()
     assert gc.isenabled()

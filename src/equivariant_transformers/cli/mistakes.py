@@ -27,12 +27,13 @@ class Confusion:
     """Confusion matrix: a row per true class, a column per predicted class."""
 
     classes: tuple[str, ...]
-    answers: Tensor
+    counts: Tensor
+    """Numbers of images `(classes, classes)`."""
 
     @property
     def mistakes(self) -> int:
         """Number of images that are classified wrongly."""
-        return int(self.answers.sum() - self.answers.trace())
+        return int(self.counts.sum() - self.counts.trace())
 
     def headline(self, images: str) -> str:
         """Return the line of `et evaluate`. `images` describes the images: their number and their origin."""
@@ -43,13 +44,13 @@ class Confusion:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as values of JSON."""
-        images = int(self.answers.sum())
+        images = int(self.counts.sum())
         return {
             "mistakes": self.mistakes,
             "test_error": 100 * self.mistakes / images,
             "interval": [100 * end for end in wilson_interval(self.mistakes, images)],
             "classes": self.classes,
-            "answers": self.answers.tolist(),
+            "confusion": self.counts.tolist(),
         }
 
     def draw(self, path: Path) -> None:
@@ -57,12 +58,12 @@ class Confusion:
         from equivariant_transformers import viz
 
         with atomic_write(path) as file:
-            viz.confusion(self.answers, self.classes).savefig(file, format="png", dpi=120)
+            viz.confusion(self.counts, self.classes).savefig(file, format="png", dpi=120)
 
     def print(self) -> None:
         """Print the error of each class and the class that it is most often taken for, the worst classes first."""
-        wrong = self.answers.clone().fill_diagonal_(0)
-        totals, mistakes = self.answers.sum(1), wrong.sum(1)
+        wrong = self.counts.clone().fill_diagonal_(0)
+        totals, mistakes = self.counts.sum(1), wrong.sum(1)
         order = (mistakes / totals.clamp_min(1)).argsort(descending=True, stable=True)
         rows = []
         for label in order[totals[order] > 0].tolist():
@@ -77,14 +78,14 @@ class Confusion:
 def count(classifier: Classifier, images: ImageSet, progress: Report, *, batch_size: int) -> Confusion:
     """Return the confusion matrix of a classifier on `images`."""
     classes = len(images.classes)
-    answers, seen = torch.zeros(classes * classes, dtype=torch.long, device=images.labels.device), 0
+    counts, seen = torch.zeros(classes * classes, dtype=torch.long, device=images.labels.device), 0
     rows = torch.split(torch.arange(len(images), device=images.labels.device), batch_size)
     for row, batch in zip(rows, read_batches(images.images, rows), strict=True):
         labels, found = images.labels[row], classifier(batch.to(images.labels.device)).argmax(1)
-        answers += torch.bincount(classes * labels + found, minlength=len(answers))
+        counts += torch.bincount(classes * labels + found, minlength=len(counts))
         seen += len(labels)
         progress("classifying", seen / len(images))
-    return Confusion(images.classes, answers.reshape(classes, classes).cpu())
+    return Confusion(images.classes, counts.reshape(classes, classes).cpu())
 
 
 def wilson_interval(count: int, total: int) -> tuple[float, float]:

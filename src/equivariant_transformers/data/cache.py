@@ -70,15 +70,18 @@ def lock(path: Path) -> Iterator[None]:
     The system releases the lock when its process ends for any reason. On a file system without locks, a warning is
     issued; two processes may then fetch the same file, and both leave a complete file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(path.name + ".lock").open("ab") as file:
-        try:
-            import fcntl
+    from filelock import FileLock
 
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except (ImportError, OSError) as error:
-            warnings.warn(f"{path} cannot be locked ({error}): other processes may fetch it too", stacklevel=3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    held = FileLock(path.with_name(path.name + ".lock"))
+    try:
+        held.acquire()
+    except OSError as error:
+        warnings.warn(f"{path} cannot be locked ({error}): other processes may fetch it too", stacklevel=3)
+    try:
         yield
+    finally:
+        held.release()
 
 
 def read_or_fetch(home: Path, read: Callable[[Path], T], fetch: Callable[[], T]) -> T:

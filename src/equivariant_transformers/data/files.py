@@ -73,7 +73,8 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 def _temporary(path: Path) -> Iterator[Path]:
     """Create an empty file beside `path`, and remove it when the block ends.
 
-    The process locks the file while it runs, if the file system supports locks: see `_remove_abandoned`.
+    The process locks the file while it runs, if the file system supports locks: see `_remove_abandoned`. The lock is
+    not a `filelock.FileLock`, which creates its file: a temporary file that was just renamed would appear again.
     """
     while True:
         temporary = path.with_name(f".{path.name}.{_host()}{secrets.token_hex(4)}")

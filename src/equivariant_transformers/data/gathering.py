@@ -14,7 +14,7 @@ from torch import Tensor
 
 from equivariant_transformers.data.cache import Report
 from equivariant_transformers.data.imageset import ImageSet, Splits, statistics
-from equivariant_transformers.data.stored import Pixels, Source, reason_of, subset, survey
+from equivariant_transformers.data.stored import ImageSource, Pixels, reason_of, subset, survey
 from equivariant_transformers.data.targets import Target, fits, read_target, stack, strata, wanted
 from equivariant_transformers.limits import MOST_SIDE
 from equivariant_transformers.text import quote, visible
@@ -132,7 +132,7 @@ def get_item(dataset: Dataset, index: int, part: str, keys: tuple[str, str]) -> 
 
 
 def gather(
-    source: Source, *, stream: bool, skip: bool, progress: Report | None, task: str
+    source: ImageSource, *, stream: bool, skip: bool, progress: Report | None, task: str
 ) -> tuple[Pixels, Tensor, Failures]:
     """Return the images of `source`, their targets `(N,)` or `(N, K)`, and the images that cannot be used.
 

@@ -31,7 +31,7 @@ class UnreadableError(RuntimeError):
     """Error for an image that could be read before and can no longer be read."""
 
 
-class Source(Protocol):
+class ImageSource(Protocol):
     """Images that can be read one by one. Worker processes get a copy."""
 
     shape: tuple[int, int, int]
@@ -52,7 +52,7 @@ class Stored:
     `read_batches` decodes many images faster, in worker processes.
     """
 
-    source: Source
+    source: ImageSource
     places: Tensor
     """Indices `(N,)` in the source, on the CPU."""
     facts: Tensor
@@ -92,7 +92,7 @@ def subset(images: Pixels, index: Any) -> Pixels:
 
 
 def survey(
-    source: Source, *, skip: bool, report: Callable[[float], None]
+    source: ImageSource, *, skip: bool, report: Callable[[float], None]
 ) -> tuple[Stored, Tensor, list[tuple[int, str]]]:
     """Decode every image of `source` once, in worker processes.
 
@@ -205,7 +205,7 @@ class _Work(Dataset[Any]):
         return self.work(row)
 
 
-def _pixels(source: Source, places: list[int]) -> Tensor | str:
+def _pixels(source: ImageSource, places: list[int]) -> Tensor | str:
     """Return images `(B, C, H, W)`, or the reason why one of them cannot be read."""
     images = np.empty((len(places), *source.shape), np.uint8)
     for index, place in enumerate(places):
@@ -222,7 +222,7 @@ def _checked(pixels: Tensor | str) -> Tensor:
     return pixels
 
 
-def _survey(source: Source, places: list[int]) -> tuple[Tensor, list[Target], list[tuple[int, str]]]:
+def _survey(source: ImageSource, places: list[int]) -> tuple[Tensor, list[Target], list[tuple[int, str]]]:
     """Return place and facts of each readable image, their targets, and the places of the others with the reason."""
     facts, targets, failures = [], [], []
     for place in places:

@@ -32,7 +32,7 @@ COLOURS = {"ET": viz.POSE_COLOUR, "ST": viz.INVARIANT_COLOUR}
 CHARTS = ("rotation", "dilation", "x_shear", "hyperbolic_rotation", "x_perspective")
 """Charts in the paper's figure of coordinates."""
 _DASHES = {1: ":", 2: "--", 4: "-"}  # line style by the number of dashes in a row's name, which grows with its layers
-SHOWN, VERSIONS = (0, 1, 4, 15), 3
+SHOWN, COPIES = (0, 1, 4, 15), 3
 """Test digits in the figure of predicted transformations, and the number of copies of each."""
 HOUSES = range(12)
 """Test images of SVHN in the figure of its layers."""
@@ -121,10 +121,10 @@ def dataset(root: Path, path: Path) -> None:
 def transformations(root: Path, path: Path) -> None:
     """Draw the output of each layer of the pretrained network for test digits in three poses each."""
     classifier = find("projective-mnist")
-    test = data.projective_mnist(examples=1, test_copies=VERSIONS).test
-    apart = len(test) // VERSIONS  # offset from one copy of a digit to the next
-    images = test.images[[digit + copy * apart for digit in SHOWN for copy in range(VERSIONS)]]
-    _draw_layers(classifier, images, VERSIONS, path)
+    test = data.projective_mnist(examples=1, test_copies=COPIES).test
+    apart = len(test) // COPIES  # offset from one copy of a digit to the next
+    images = test.images[[digit + copy * apart for digit in SHOWN for copy in range(COPIES)]]
+    _draw_layers(classifier, images, COPIES, path)
 
 
 def house_numbers(root: Path, path: Path) -> None:

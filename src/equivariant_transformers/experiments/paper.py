@@ -84,7 +84,7 @@ _LOG_POLAR = _MNIST.replace(chart="log_polar")
 _SPATIAL = {"predictor": "direct", "learning_rate": ST_LEARNING_RATE}
 
 
-VERSIONS = {"1 copy": 1, "2 copies": 2, "4 copies": 4, "8 copies": 8}
+COPIES = {"1 copy": 1, "2 copies": 2, "4 copies": 4, "8 copies": 8}
 """Number of copies of each training digit, by column."""
 
 _TABLE1: dict[str, tuple[Config, tuple[float | None, ...], int]] = {
@@ -103,13 +103,13 @@ _TABLE1: dict[str, tuple[Config, tuple[float | None, ...], int]] = {
 def table1() -> Iterator[Cell]:
     """Yield the cells of the paper's first table: error with 1, 2, 4 and 8 copies of each digit."""
     for row, (config, figures, place) in _TABLE1.items():
-        for tier, ((column, copies), paper) in enumerate(zip(VERSIONS.items(), figures, strict=True)):
+        for tier, ((column, copies), paper) in enumerate(zip(COPIES.items(), figures, strict=True)):
             yield Cell(
                 row=row, column=column, config=config.replace(copies=copies), paper=paper, priority=(tier, place)
             )
 
 
-_REACH = {
+_MAX_THETA = {
     "dilation": 0.2,
     "hyperbolic_rotation": 0.2,
     "x_shear": 0.5,
@@ -118,8 +118,8 @@ _REACH = {
     "x_translation": 0.03,
     "y_translation": 0.03,
 }
-VIEWS, HALF_VIEWS = (
-    ("rotation=3.1416", *(f"{group}={share * far:g}" for group, far in _REACH.items())) for share in (1, 0.5)
+AUGMENTATION, HALF_AUGMENTATION = (
+    ("rotation=3.1416", *(f"{group}={share * theta:g}" for group, theta in _MAX_THETA.items())) for share in (1, 0.5)
 )
 """Random augmentation of the training images: a part of the ranges of the data set, and small shifts."""
 
@@ -127,25 +127,25 @@ VIEWS, HALF_VIEWS = (
 def beat() -> Iterator[Cell]:
     """Yield changes to the networks of the first table, trained for at most two thirds of its epochs."""
     averaged: dict[str, object] = {"ema_decay": 0.998}
-    viewed = {**averaged, "augment": VIEWS}
-    longer = {**viewed, "ema_decay": 0.99975}  # with 8 copies, averages as many epochs as 0.998 with 1 copy
+    augmented = {**averaged, "augment": AUGMENTATION}
+    longer = {**augmented, "ema_decay": 0.99975}  # with 8 copies, averages as many epochs as 0.998 with 1 copy
     decayed = {**longer, "weight_decay": 1e-4}
     long = {**decayed, "epochs": 200, "lr_decay": 0.985}
     twice = {"iterations": 2, "weight_decay": 5e-4}
     last = {"keep": "last"}
-    looking = {**last, "tta": 8}
+    tta = {**last, "tta": 8}
     ours: dict[str, object] = {"predictor": "consistent", "pose_noise": 0.015}
     lighter = {**ours, **averaged, "dropout": 0.25}  # projective-mnist-plain has these
     both, one, eight = ("1 copy", "8 copies"), ("1 copy",), ("8 copies",)
     longest = {
         "200 epochs, longer EMA, augmentation, weight decay": (long, eight),
         "200 epochs, longer EMA, augmentation, weight decay, last epoch": ({**long, **last}, eight),
-        "200 epochs, longer EMA, augmentation, weight decay, last epoch, 8-fold TTA": ({**long, **looking}, eight),
+        "200 epochs, longer EMA, augmentation, weight decay, last epoch, 8-fold TTA": ({**long, **tta}, eight),
     }
-    with_views = {
-        "EMA, augmentation": (viewed, both),
-        "EMA, augmentation, last epoch": ({**viewed, **last}, one),
-        "EMA, augmentation, last epoch, 8-fold TTA": ({**viewed, **looking}, one),
+    with_augmentation = {
+        "EMA, augmentation": (augmented, both),
+        "EMA, augmentation, last epoch": ({**augmented, **last}, one),
+        "EMA, augmentation, last epoch, 8-fold TTA": ({**augmented, **tta}, one),
         **longest,
     }
     changes: dict[str, dict[str, tuple[dict[str, object], tuple[str, ...]]]] = {
@@ -153,17 +153,17 @@ def beat() -> Iterator[Cell]:
             "fewer epochs": ({}, one),
             "EMA": (averaged, one),
             "EMA, dropout 0.25": ({**averaged, "dropout": 0.25}, one),
-            **with_views,
-            "EMA, augmentation, dropout 0.25": ({**viewed, "dropout": 0.25}, one),
-            "EMA, augmentation, dropout 0.35": ({**viewed, "dropout": 0.35}, one),
-            "EMA, augmentation, dropout 0.40": ({**viewed, "dropout": 0.4}, one),
-            "EMA, augmentation, weight decay": ({**viewed, "weight_decay": 1e-4}, one),
-            "EMA, augmentation, px-py-sh-hr": ({**viewed, "layers": (*FOUR[2:], *FOUR[:2])}, one),
-            "EMA, augmentation, pose noise": ({**viewed, "pose_noise": 0.015}, one),
-            "EMA, augmentation, two iterations": ({**viewed, "iterations": 2}, one),
-            "EMA, augmentation, two iterations, weight decay 0.0005": ({**viewed, **twice}, one),
-            "longer EMA, rotation augmentation": ({**longer, "augment": VIEWS[:1]}, eight),
-            "longer EMA, half the augmentation": ({**longer, "augment": HALF_VIEWS}, eight),
+            **with_augmentation,
+            "EMA, augmentation, dropout 0.25": ({**augmented, "dropout": 0.25}, one),
+            "EMA, augmentation, dropout 0.35": ({**augmented, "dropout": 0.35}, one),
+            "EMA, augmentation, dropout 0.40": ({**augmented, "dropout": 0.4}, one),
+            "EMA, augmentation, weight decay": ({**augmented, "weight_decay": 1e-4}, one),
+            "EMA, augmentation, px-py-sh-hr": ({**augmented, "layers": (*FOUR[2:], *FOUR[:2])}, one),
+            "EMA, augmentation, pose noise": ({**augmented, "pose_noise": 0.015}, one),
+            "EMA, augmentation, two iterations": ({**augmented, "iterations": 2}, one),
+            "EMA, augmentation, two iterations, weight decay 0.0005": ({**augmented, **twice}, one),
+            "longer EMA, rotation augmentation": ({**longer, "augment": AUGMENTATION[:1]}, eight),
+            "longer EMA, half the augmentation": ({**longer, "augment": HALF_AUGMENTATION}, eight),
             "longer EMA, augmentation": (longer, eight),
             "longer EMA, augmentation, weight decay": (decayed, eight),
             "200 epochs, longer EMA, augmentation, weight decay, pose noise": ({**long, "pose_noise": 0.015}, eight),
@@ -174,23 +174,23 @@ def beat() -> Iterator[Cell]:
             ),
             "consistent": ({"predictor": "consistent"}, one),
             "consistent, pose noise, EMA, dropout 0.25": (lighter, both),
-            "consistent, pose noise, EMA, augmentation": ({**ours, **viewed}, one),
-            "consistent, pose noise, EMA, augmentation, last epoch": ({**ours, **viewed, **last}, one),
-            "consistent, pose noise, EMA, augmentation, last epoch, 8-fold TTA": ({**ours, **viewed, **looking}, one),
+            "consistent, pose noise, EMA, augmentation": ({**ours, **augmented}, one),
+            "consistent, pose noise, EMA, augmentation, last epoch": ({**ours, **augmented, **last}, one),
+            "consistent, pose noise, EMA, augmentation, last epoch, 8-fold TTA": ({**ours, **augmented, **tta}, one),
             "consistent, pose noise, longer EMA, augmentation": ({**ours, **longer}, eight),
             **{
                 f"consistent, pose noise, {name}": ({**ours, **change}, columns)
                 for name, (change, columns) in longest.items()
             },
         },
-        "ET-LP sh-hr": with_views,
-        "ET-LP sh": with_views,
-        "Log-polar": with_views,
-        "Cartesian": {**with_views, "EMA, dropout 0.25": (lighter, both)},
+        "ET-LP sh-hr": with_augmentation,
+        "ET-LP sh": with_augmentation,
+        "Log-polar": with_augmentation,
+        "Cartesian": {**with_augmentation, "EMA, dropout 0.25": (lighter, both)},
     }
     for row, rows in changes.items():
         network, errors, place = _TABLE1[row]
-        figures = dict(zip(VERSIONS, errors, strict=True))
+        figures = dict(zip(COPIES, errors, strict=True))
         for name, (change, columns) in rows.items():
             for column in columns:
                 epochs = {"1 copy": 200, "8 copies": 60}[column]
@@ -198,7 +198,7 @@ def beat() -> Iterator[Cell]:
                 yield Cell(
                     row=f"{row}: {name}",
                     column=column,
-                    config=network.replace(copies=VERSIONS[column], epochs=epochs, lr_decay=lr_decay).replace(**change),
+                    config=network.replace(copies=COPIES[column], epochs=epochs, lr_decay=lr_decay).replace(**change),
                     paper=figures[column],
                     priority=(both.index(column), place),
                 )

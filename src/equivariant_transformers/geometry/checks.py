@@ -1,4 +1,4 @@
-"""Checks of what a warp is made of and what it maps, with errors that name the remedy."""
+"""Checks of the parts of a warp and of the points that it maps, with errors that name the remedy."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from equivariant_transformers.arguments import whole_number
 from equivariant_transformers.geometry.atlas import classifier_chart
 from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.limits import MOST_CHANNELS, MOST_CLASSES, MOST_ITERATIONS, MOST_LAYERS, MOST_SIDE
@@ -11,7 +12,6 @@ from equivariant_transformers.models.backbones import Network, make_backbone
 from equivariant_transformers.nn.canonicalizer import Canonicalized, Canonicalizer
 from equivariant_transformers.nn.layers import make_layer
 from equivariant_transformers.nn.predictors import PREDICTORS
-from equivariant_transformers.text import quote
 
 
 def build(
@@ -65,8 +65,7 @@ def build(
         ("iterations", iterations, MOST_ITERATIONS),
         ("the number of layers", len(layers) or 1, MOST_LAYERS),
     ):
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-            raise ValueError(f"{name} must be a whole number from 1 to {most:,}, got {quote(value)}")
+        whole_number(name, value, most=most)
     sampled = None if chart is None else classifier_chart(chart, size)
     sheets, wraps = (1, (False, False)) if sampled is None else (sampled.sheets, sampled.periodic)
     options = {"size": size} if network == "capsule" else {"dropout": dropout, "wraps": wraps}

@@ -10,25 +10,24 @@ from torch import Tensor, nn
 
 from equivariant_transformers.arguments import whole_number
 from equivariant_transformers.geometry.groups import group
-from equivariant_transformers.geometry.motion import group_warp
-from equivariant_transformers.geometry.warp import Warp
+from equivariant_transformers.geometry.motion import remove_pose
 
 _AT_ONCE = 1024  # images per forward pass
 
 
 class Span(NamedTuple):
-    """Poses of a group to search: `points` poses from `-reach` to `reach` at first, and poses between them later.
+    """Poses of a group to search: `points` poses from `-max_theta` to `max_theta` at first, then poses between them.
 
-    With one point, the search starts at pose 0 with steps of half the `reach`.
+    With one point, the search starts at pose 0 with steps of half of `max_theta`.
     """
 
-    reach: float
+    max_theta: float
     points: int
 
     @property
     def step(self) -> float:
         """First step of the refinement: half the distance of the poses."""
-        return self.reach / (self.points - 1 if self.points > 1 else 2)
+        return self.max_theta / (self.points - 1 if self.points > 1 else 2)
 
 
 class PoseSearch(nn.Module):
@@ -60,7 +59,7 @@ class PoseSearch(nn.Module):
         self.groups = [group(name) for name in spans]
         self.rounds = whole_number("rounds", rounds, least=0)
         lines = [
-            torch.linspace(-reach, reach, count) if count > 1 else torch.zeros(1) for reach, count in spans.values()
+            torch.linspace(-limit, limit, count) if count > 1 else torch.zeros(1) for limit, count in spans.values()
         ]
         self.register_buffer("grid", torch.stack(torch.meshgrid(*lines, indexing="ij"), -1).flatten(0, -2))
         self.register_buffer("steps", torch.tensor([span.step for span in spans.values()]))
@@ -89,15 +88,9 @@ class PoseSearch(nn.Module):
         batch = images.shape[0]
         parts = []
         for some in poses.split(max(1, _AT_ONCE // batch)):  # type: ignore[no-untyped-call]
-            logits = self.network(images.repeat(len(some), 1, 1, 1), self._removed(some.flatten(0, 1)))
+            logits = self.network(images.repeat(len(some), 1, 1, 1), remove_pose(self.groups, some.flatten(0, 1)))
             parts.append(logits.log_softmax(1).unflatten(0, (-1, batch)))
         shares = torch.cat(parts)  # (K, B, classes)
         best = shares.amax(2).argmax(0)
         rows = torch.arange(batch, device=images.device)
         return poses[best, rows], shares[best, rows]
-
-    def _removed(self, poses: Tensor) -> Warp:
-        warp = Warp.identity()
-        for each, theta in zip(self.groups, poses.unbind(-1), strict=True):
-            warp = warp.compose(group_warp(each, -theta))
-        return warp

@@ -1,4 +1,4 @@
-"""Poses at the samples of a chart, and where each takes points in the middle of the plane."""
+"""Poses at the samples of a chart, and the points to which the warps that remove them move the middle of the plane."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from torch import Tensor
 from equivariant_transformers.geometry.charts import Chart
 from equivariant_transformers.geometry.motion import remove_pose
 
-_REACH = 0.7  # half width of the grid of points
+_HALF_WIDTH = 0.7  # of the grid of points
 
 
 def middle_points(*, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
     """Return 4 x 4 points `(1, 16, 2)` in the middle of the plane."""
-    line = torch.linspace(-_REACH, _REACH, 4, dtype=dtype, device=device)
+    line = torch.linspace(-_HALF_WIDTH, _HALF_WIDTH, 4, dtype=dtype, device=device)
     return torch.stack(torch.meshgrid(line, line, indexing="xy"), -1).reshape(1, -1, 2)
 
 

@@ -1,4 +1,4 @@
-"""Classification under several poses of each image, of which the classifier and the layers choose together."""
+"""Classification of each image in several likely poses, weighted by the layers and the classifier together."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def likely_poses(step: Step, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _is_peak(log_p: Tensor, periodic: tuple[bool, bool]) -> Tensor:
-    """Return which samples `(B, samples)` of maps `(B, W)` or `(B, H, W)` are not below their neighbours."""
+    """Return a mask `(B, samples)` of the samples of maps `(B, W)` or `(B, H, W)` that are not below a neighbour."""
     maps = log_p.reshape(log_p.shape[0], 1, -1, log_p.shape[-1])
     extent = (1, min(1, maps.shape[-2] - 1))
     highest = F.max_pool2d(pad(maps, extent, periodic), (2 * extent[1] + 1, 3), stride=1)

@@ -65,9 +65,9 @@ class ConsistentPredictor(Exact):
         self.bias = nn.Parameter(torch.zeros(self.poses))
         if min(chart.size) < 4:
             raise ValueError(f"a chart must have at least 4 x 4 samples for a predictor, got {chart.size}")
-        plain: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # independent of torch's defaults
-        blur = torch.softmax(-torch.arange(-3.0, 4.0, **plain).square() / 2, 0)
-        weights = chart.row_weights()[:: stride[0]] if self.poses == 1 else torch.ones(chart.size[0], **plain)
+        fixed: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # independent of torch's defaults
+        blur = torch.softmax(-torch.arange(-3.0, 4.0, **fixed).square() / 2, 0)
+        weights = chart.row_weights()[:: stride[0]] if self.poses == 1 else torch.ones(chart.size[0], **fixed)
         if not weights.sum() > 0:
             raise ValueError(f"the ranges {chart.ranges} of chart {chart.name!r} must overlap the image")
         self.keep_exact("blur", blur.to)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-from equivariant_transformers.nn.recording import capture, without_recording
+from equivariant_transformers.nn.graphs import capture
+from equivariant_transformers.nn.recording import without_recording
 
 
 class Replay:

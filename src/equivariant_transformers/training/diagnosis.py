@@ -30,12 +30,12 @@ def _first_bad_layer(module: nn.Module, loader: Batches) -> str:
             return f"the weights {name!r}"
     found: list[str] = []
 
-    def look(name: str, output: object) -> None:
+    def inspect(name: str, output: object) -> None:
         if isinstance(output, Tensor) and not output.isfinite().all():
             found.append(name)
 
     hooks = [
-        layer.register_forward_hook(lambda _, __, output, name=name: look(name, output))
+        layer.register_forward_hook(lambda _, __, output, name=name: inspect(name, output))
         for name, layer in module.named_modules()
     ]
     try:

@@ -218,7 +218,11 @@ class Optimization:
 
     @torch.no_grad()
     def _average(self) -> None:
-        """Update the moving average of the weights, faster in the first steps."""
+        """Update the moving average of the weights, faster in the first steps.
+
+        `torch.optim.swa_utils.AveragedModel` is not used: the host branches on its counter of updates, which a CUDA
+        graph cannot do, and it wraps the module, which changes the names of the weights in checkpoints.
+        """
         steps = next(iter(self.optimizer.state.values()))["step"]
         share = torch.clamp(9 / (steps + 9), min=1 - self.config.ema_decay)
         averages, values = _floats(self.averaged), _floats(self.module)

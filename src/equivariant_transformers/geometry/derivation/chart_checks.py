@@ -89,11 +89,11 @@ def warn_unless_useful(chart: Chart) -> None:
         warnings.warn(f"the chart of {chart.name!r} is of little use to a layer: {listed}", stacklevel=3)
 
 
-def _follows(chart: Chart, reach: float) -> tuple[float, float]:
-    """Return the slope and the error of the positions of pictures that the group moves by -`reach` to `reach`."""
+def _follows(chart: Chart, max_theta: float) -> tuple[float, float]:
+    """Return the slope and the error of the positions of pictures that the group moves by up to `max_theta`."""
     x, y = pixel_centres((_PIXELS, _PIXELS), torch.float64, None)
     pixels = torch.stack(torch.broadcast_tensors(x, y), -1)[0]  # type: ignore[no-untyped-call]
-    theta = torch.linspace(-reach, reach, 5, dtype=torch.float64)
+    theta = torch.linspace(-max_theta, max_theta, 5, dtype=torch.float64)
     moved = chart.groups[0].transform(theta[:, None, None], pixels)  # (5, H, W, 2)
     pictures = _blobs(moved).float()
     seen = Warp.identity().sample(pictures.flatten(0, 1)[:, None], chart.grid(dtype=torch.float32))[:, 0]
@@ -101,7 +101,7 @@ def _follows(chart: Chart, reach: float) -> tuple[float, float]:
     low, high = chart.ranges[0]
     change = wrap(position[2] - position, high - low if chart.periodic[0] else None)
     slope = (change * theta[:, None]).sum() / (_PICTURES * theta.square().sum())
-    error = (change - theta[:, None]).square().mean().sqrt() / (2 * reach)
+    error = (change - theta[:, None]).square().mean().sqrt() / (2 * max_theta)
     return float(slope), float(error)
 
 

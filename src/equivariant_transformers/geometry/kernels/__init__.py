@@ -34,7 +34,7 @@ def can_take_values(images: Tensor, *others: Tensor) -> bool:
 
 
 def is_unwatched(tensors: Iterable[Tensor | None]) -> bool:
-    """Return True if no tracing, mode or subclass follows operations on these tensors, but at most gradients."""
+    """Return True if nothing but autograd tracks operations on these tensors: no tracing, mode or subclass."""
     return not (
         torch.compiler.is_compiling()
         or torch._C._len_torch_dispatch_stack()

@@ -73,7 +73,7 @@ def backward_kernel(
     epsilon: tl.constexpr,
     big: tl.constexpr,
 ):
-    """Follow the samples of a tile in `count` blocks of `block` channels back, see `sampling.backward`."""
+    """Add the gradients of the samples of a tile in `count` blocks of `block` channels, see `sampling.backward`."""
     sizes = (rows, columns, height, width)
     tile = (tile_width, strips * pixels // tile_width)
     batch, number, first_row, first_column = output_tile(sizes, tile, big)

@@ -53,7 +53,7 @@ def sample(
     """
     arguments = (images, matrices, points, fill, mask, size, frame, wants_valid)
     tensors = arguments[:5]
-    # The dispatcher of torch takes longer than a small kernel, so it is called only where something else watches.
+    # The dispatcher of torch takes longer than a small kernel, so it is called only if something else tracks.
     if not (images.device.type in kernels.DEVICES and kernels.is_unwatched(tensors)):
         result, valid = torch.ops.equivariant_transformers.sample(*arguments)
     elif torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):

@@ -29,7 +29,7 @@ STRIPS = 8
 TILE_WIDTH = 32
 """Number of columns of a tile."""
 PATCH_WIDTH = 16
-"""Number of columns of the pixels of a warp. Beside each other, patches fill a strip: a strip has no fewer rows."""
+"""Number of columns of the patch of pixels of a warp. Patches side by side fill a strip."""
 CHANNELS = 8
 """Largest number of channels in a program."""
 _NONE = (0, 0)  # strides of no fill value
@@ -103,10 +103,11 @@ class _Plan(NamedTuple):
 def _launch(
     kernel: Any, plan: _Plan, tensors: tuple[Any, ...], numbers: tuple[int, ...], flags: tuple[object, ...]
 ) -> None:
-    """Launch `kernel`, as compiled before for such arguments.
+    """Launch `kernel`, and keep it as compiled for such arguments.
 
-    Triton finds it too, but in more time than the launch takes. It compiles for the types of tensors, for addresses
-    that are multiples of 16, and for some values of integers; the plan and the key determine all of them.
+    Triton keeps compiled kernels as well, but its search takes longer than the launch. It compiles for the types of
+    tensors, for addresses that are multiples of 16, and for some values of integers; the plan and the key determine all
+    of them.
     """
     kinds = [None if tensor is None else (tensor.dtype, tensor.data_ptr() % 16 == 0) for tensor in tensors]
     key = (kernel, numbers, flags, tensors[0].device, *kinds)

@@ -84,7 +84,7 @@ def _average(
     pixels: tl.constexpr,
     compute: tl.constexpr,
 ):
-    """Average blocks of `block` x `block` pixels, or what there is of them at the border."""
+    """Average blocks of `block` x `block` pixels, which are smaller at the border."""
     plane = (tl.program_id(0) // tiles).to(tl.int64)
     place = tl.program_id(0) % tiles * pixels + tl.arange(0, pixels)
     image = images + plane // channels * stride_n + plane % channels * stride_c

@@ -23,9 +23,9 @@ def output_tile(sizes, tile, big: tl.constexpr):
 
 @triton.jit
 def strip_pixels(tile_width: tl.constexpr, patch_width: tl.constexpr, pixels: tl.constexpr):
-    """Return the row and the column in a tile of each pixel of its first strip, of which a thread has one.
+    """Return the row and the column in a tile of each pixel of its first strip, one pixel per thread.
 
-    The pixels of a warp form a patch, since a gather costs as much as it touches rows of the input.
+    The pixels of a warp form a patch, since the cost of a gather grows with the rows of the input that it touches.
     """
     place = tl.arange(0, pixels)
     lane, warp = place % _LANES, place // _LANES
@@ -62,7 +62,7 @@ def _centre(index, count, other, compute: tl.constexpr):
 
 @triton.jit
 def _scale(side, other, one):
-    """Return the factor that maps coordinates of which a picture spans one side to [-1, 1]."""
+    """Return the factor from coordinates of the plane to those in which a side of the picture spans [-1, 1]."""
     return tl.where(side > 1, (tl.maximum(tl.maximum(side, other), 2) - 1) / (one * tl.maximum(side - 1, 1)), one)
 
 
@@ -76,7 +76,7 @@ def lens(height, width, frame_height, frame_width, compute: tl.constexpr):
 
 @triton.jit
 def _project(matrix, x, y, whole: tl.constexpr, epsilon: tl.constexpr):
-    """Return points moved by `matrix`, one over their third coordinate, and which are before the horizon."""
+    """Return points moved by `matrix`, the inverse of their third coordinate, and a mask of the visible points."""
     w = matrix[6] * x + (matrix[7] * y + matrix[8])
     visible = w > epsilon * (tl.abs(matrix[6]) + tl.abs(matrix[7]) + tl.abs(matrix[8]))  # as in `steps.follow_steps`
     inverse = 1.0 / (w if whole else tl.where(visible, w, 1.0))
@@ -177,7 +177,7 @@ def mapped(
     epsilon: tl.constexpr,
     big: tl.constexpr,
 ):
-    """Return for output pixels whether they exist, their points, and what is known of their place in the input."""
+    """Return a mask of existing output pixels, their points, and their positions in the input, see `_positions`."""
     rows, columns, height, width = sizes
     exists = (row < rows) & (column < columns)
     if on_points:

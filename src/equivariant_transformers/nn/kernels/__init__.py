@@ -70,7 +70,7 @@ class Operations(Protocol):
 
 
 class BlockOperations(Protocol):
-    """Steps of a network of blocks, each of which is a convolution, batch normalisation, SiLU and maybe a shortcut.
+    """Steps of a network of blocks, each of which is a convolution, batch normalisation, SiLU and an optional shortcut.
 
     A padding is (along W, along H), and consists of copies of the opposite ends.
     """
@@ -116,9 +116,9 @@ def block_operations(x: Tensor, norms: Sequence[nn.BatchNorm2d]) -> BlockOperati
     padded = 9 * x[:, 0].numel() * max(norm.num_features for norm in norms)  # an axis is at most trebled
     if not ordinary or not 0 < padded < 2**31:  # the kernels use 32-bit indices
         return plain
-    from equivariant_transformers.nn.kernels import normalisation
+    from equivariant_transformers.nn.kernels import blocks
 
-    return normalisation
+    return blocks
 
 
 def operations(images: Tensor, first: nn.Conv2d, *others: nn.Conv2d) -> Operations:
