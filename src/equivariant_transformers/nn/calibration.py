@@ -20,9 +20,9 @@ from equivariant_transformers.nn.posterior import PosteriorPredictor
 
 MOVED = 0.03
 """Largest share of upright images that a calibrated canonicalizer is to move."""
-_COST = 3.0  # of an upright image that moves, against one with a pose that is not undone
-_SHIFTS = (-0.75, -0.25, 0.25, 0.75)  # poses to undo, as fractions of half a period, or of a quarter of an open range
-FACTORS = tuple(sorted((2 ** (step / 4) for step in range(-16, 9)), key=lambda factor: abs(math.log(factor))))
+_COST = 2.0  # of an upright image that moves, against one with a pose that is not undone
+_SHIFTS = (-0.75, 0.75)  # poses to undo, as fractions of half a period, or of a quarter of an open range
+FACTORS = tuple(sorted((2 ** (step / 2) for step in range(-8, 5)), key=lambda factor: abs(math.log(factor))))
 """Factors of the evidence to try: from 1/16 to 4, 1 first."""
 
 
@@ -33,7 +33,7 @@ def calibrate(canonicalizer: Canonicalizer, images: Tensor | Iterable[Tensor]) -
     short training it may not be sure enough, and leaves transformed images in place. Its evidence is multiplied by a
     factor between 1/16 and 4. The factor is the one with the fewest errors among all for which the layers together move
     at most 3 % of the `images` by more than 15 degrees or a comparable distance. An upright image that moves counts as
-    three with a pose that is not undone. If every factor moves more, it is 1/16.
+    two with a pose that is not undone. If every factor moves more, it is 1/16.
 
     Args:
         canonicalizer: canonicalizer whose layers have the predictor `posterior`; other layers are left as they are.
@@ -81,17 +81,17 @@ def count_wrong(canonicalizer: Canonicalizer, images: Tensor) -> Tensor:
             (step,) = run_layers([layer], images, Warp.identity(), outside(images, canonicalizer.fill)).steps
             assert step.evidence is not None
             shifted = [_shifted(layer.chart, step.evidence, fraction) for fraction in (0.0, *_SHIFTS)]
+            evidence, right = (torch.cat(parts) for parts in zip(*shifted, strict=True))
             for place, factor in enumerate(FACTORS):
-                for evidence, right in shifted:
-                    pose = layer.predictor.read(evidence * factor).pose  # type: ignore[operator]
-                    wrong = frame_distance(remove_pose(layer.chart.groups, pose - right), images) > TOLERANCE
-                    counts[number, place, int(right.any())] += wrong.sum()
-    counts[..., 1] /= len(_SHIFTS)
+                pose = layer.predictor.read(evidence * factor).pose  # type: ignore[operator]
+                wrong = frame_distance(remove_pose(layer.chart.groups, pose - right), pose) > TOLERANCE
+                moved, *left = wrong.reshape(len(shifted), -1).sum(1)
+                counts[number, place] = torch.stack((moved, sum(left) / len(left)))
     return counts
 
 
 def _shifted(chart: Chart, evidence: Tensor, fraction: float) -> tuple[Tensor, Tensor]:
-    """Return `evidence` for content that is shifted along the pose axes, and the pose `(k,)` of this content."""
+    """Return `evidence` for content that is shifted along the pose axes, and the poses `(B, k)` of this content."""
     poses = []
     for axis, wraps in enumerate(chart.periodic[: len(chart.groups)]):
         samples = evidence.shape[-1 - axis]
@@ -101,7 +101,7 @@ def _shifted(chart: Chart, evidence: Tensor, fraction: float) -> tuple[Tensor, T
         evidence = evidence.index_select(-1 - axis, places)
         low, high = chart.ranges[axis]
         poses.append(-shift * (high - low) / (samples if wraps else samples - 1))
-    return evidence, evidence.new_tensor(poses)
+    return evidence, evidence.new_tensor(poses).expand(len(evidence), -1)
 
 
 @torch.no_grad()
