@@ -626,6 +626,58 @@ def test_predict_takes_folders(et, trained, bars, tmp_path):
     assert "a folder without files" in et("predict", trained / "model.safetensors", tmp_path / "empty", code=1).err
 
 
+def test_predict_reads_files_in_batches(et, trained, bars, tmp_path, monkeypatch):
+    """Each file has the prediction that it has alone, also between files that cannot be read."""
+    shutil.copytree(bars, tmp_path / "bars")
+    (tmp_path / "bars" / "across" / "1.png").write_text("no picture")
+    batches = []
+    whole = Classifier.predict
+    monkeypatch.setattr(Classifier, "predict", lambda self, images: batches.append(len(images)) or whole(self, images))
+    model = trained / "model.safetensors"
+    found = json.loads(et("predict", model, tmp_path / "bars", "--json", code=1).out)
+    assert max(batches) > 8
+    assert sum(batches) == len(found) - 1
+    assert next(entry["error"] for entry in found if "across/1.png" in entry["image"]) == "not an image"
+    for entry in found[:3:2] + found[-2:]:
+        (alone,) = json.loads(et("predict", model, entry["image"], "--json").out)
+        assert alone["class"] == entry["class"]
+        assert alone["confidence"] == pytest.approx(entry["confidence"], abs=1e-4)
+        assert alone["pose"] == pytest.approx(entry["pose"], abs=1e-4)
+
+
+def test_canonical_images_keep_the_folders_of_their_files(et, trained, bars, tmp_path):
+    shutil.copytree(bars, tmp_path / "bars")
+    (tmp_path / "bars" / "bars.csv").write_text("path\ndown/0.png\n./across/0.png\n")
+    out, table = tmp_path / "out", tmp_path / "table"
+    model = trained / "model.safetensors"
+    found = json.loads(et("predict", model, tmp_path / "bars", "--canonical-out", out, "--json", code=1).out)
+    assert {entry["image"].replace(str(tmp_path / "bars"), str(out)) for entry in found if "canonical" in entry} == {
+        entry["canonical"] for entry in found if "canonical" in entry
+    }
+    assert (out / "across" / "0.png").is_file()
+    et("predict", model, tmp_path / "bars" / "bars.csv", "--canonical-out", table)
+    assert sorted(path.relative_to(table).as_posix() for path in table.rglob("*.png")) == ["across/0.png", "down/0.png"]
+
+
+def test_predict_prints_the_results_until_it_is_interrupted(et, trained, bars, tmp_path, monkeypatch):
+    shutil.copytree(bars, tmp_path / "bars")
+    for number in range(40):
+        shutil.copy(f"{bars}/down/0.png", tmp_path / "bars" / "down" / f"more {number}.png")
+    whole, calls = Classifier.predict, []
+
+    def interrupted(self, images):
+        calls.append(images)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return whole(self, images)
+
+    monkeypatch.setattr(Classifier, "predict", interrupted)
+    total = len([*(tmp_path / "bars").rglob("*.png")])
+    out, err = et("predict", trained / "model.safetensors", tmp_path / "bars", "--json", code=130)
+    assert len(json.loads(out)) == 32
+    assert err.splitlines()[-1] == f"stopped after 32 of {total} files"
+
+
 def test_predict_names_and_skips_what_is_no_image(et, trained, bars, tmp_path):
     (tmp_path / "notes.png").write_text("no picture")
     files = [tmp_path / "notes.png", f"{bars}/down/1.png", tmp_path / "missing.png"]
