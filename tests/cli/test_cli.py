@@ -179,6 +179,11 @@ def test_a_config_from_before_the_alignment_loss_stays_as_it_was(bars, tmp_path)
     assert make_config(None, tmp_path / "config.yaml", {}) == before
 
 
+def test_train_prints_one_epoch_of_warmup(et, bars, tmp_path):
+    err = et("train", bars, *SMALL, "--epochs", 1, "--warmup", 1, "--out", tmp_path).err
+    assert ", 1 epoch of warm-up, " in err
+
+
 def test_train_prints_the_predictor_and_the_alignment(et, bars, tmp_path):
     command = ("train", bars, *SMALL, "--augment", "rotation=0.3", "--epochs", 1, "--out", tmp_path / "run")
     assert "\nlayers rotation, predictor posterior, alignment 1\n" in et(*command).err
@@ -339,9 +344,16 @@ def test_logs_on_request(et, bars, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     _, err = et(*arguments, "tensorboard", code=1)
     message = "error: the log tensorboard needs the package tensorboard: pip install "
-    assert err.splitlines()[-1].startswith(message)
+    assert err.startswith(message)  # before any image is read
     _, err = et(*arguments, "tensorbord", code=2)
     assert err == "error: unknown log 'tensorbord'. Did you mean 'tensorboard'? The logs are: tensorboard, wandb\n"
+
+
+@pytest.mark.parametrize(("library", "module"), [("timm", "timm"), ("torchvision", "torchvision.models")])
+def test_a_missing_library_is_named_before_images_are_read(et, bars, tmp_path, monkeypatch, library, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    _, err = et("train", bars, "--network", f"{library}:resnet18", "--out", tmp_path, code=1)
+    assert err == f"error: the network {library}:resnet18 needs {library}: pip install {library}\n"
 
 
 def test_a_terminal_gets_a_bar_that_fits(et, bars, tmp_path, monkeypatch):

@@ -193,3 +193,8 @@ def test_the_command_line_imports_what_the_user_names(nets, tmp_path, capsys):
     for command in (("evaluate", model), ("predict", model, photos)):
         et(*command, *network)
     assert (nets / "imported").exists()
+
+
+def test_a_function_in_place_of_a_name_is_named():
+    with pytest.raises(ValueError, match=r"a network has a name, such as resnet10 or module:function, got <function"):
+        models.check_name(saved)

@@ -32,7 +32,7 @@ from equivariant_transformers.data.stored import describe
 from equivariant_transformers.experiments import results
 from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.hub.classifier import Card, Classifier
-from equivariant_transformers.models import Network, is_own
+from equivariant_transformers.models import Network, import_library, is_own
 from equivariant_transformers.nn.canonicalizer import Canonicalized
 from equivariant_transformers.training import CHECKPOINT, Config, Progress, Result, Stopped, distributed
 from equivariant_transformers.training import train as run_jobs
@@ -111,7 +111,8 @@ def train_model(
     settings = make_config(preset, config, {name: given[name] for name in Config.__dataclass_fields__})
     with console.usage():
         for name in log or ():
-            lookup(LOGGERS, name, "log")
+            lookup(LOGGERS, name, "log").load()
+    import_library(settings.network)
     own = models.own_network(network)
     if is_own(settings.network) and own is None:
         needed = f"the network {settings.network} is your own code: pass --network {settings.network} to run it"
@@ -248,7 +249,8 @@ def _describe(config: Config, splits: Splits) -> str:
     length = f"{config.epochs} epochs" + (
         f" with a patience of {config.patience}" if config.patience and config.patience < config.epochs else ""
     )
-    rates = f"learning rate {config.learning_rate:g}, {config.warmup} epochs of warm-up, decay {config.lr_decay:g}"
+    warmup = f"{config.warmup} epoch{'' if config.warmup == 1 else 's'} of warm-up"
+    rates = f"learning rate {config.learning_rate:g}, {warmup}, decay {config.lr_decay:g}"
     streamed = describe(part.images for part in splits)
     lines = [", ".join(filter(None, (images, streamed))), f"batch size {config.batch_size}, {length}, {rates}"]
     if config.layers:

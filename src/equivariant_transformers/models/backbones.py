@@ -48,6 +48,8 @@ def check_name(network: str) -> None:
     Traceback (most recent call last):
     ValueError: a network of timm must be a name such as timm:resnet18, got 'timm:hf-hub:someone/something'
     """
+    if not isinstance(network, str):
+        raise ValueError(f"a network has a name, such as resnet10 or module:function, got {quote(network)}")
     library, colon, name = network.partition(":")
     if not colon:
         lookup(NETWORKS, network, "network")
@@ -82,6 +84,17 @@ def import_network(network: str) -> Network:
     return made
 
 
+def import_library(network: str) -> Any:
+    """Import the library of `timm:NAME` or `torchvision:NAME`. Return None for any other network."""
+    library = network.partition(":")[0]
+    if library not in LIBRARIES:
+        return None
+    try:
+        return importlib.import_module("timm" if library == "timm" else "torchvision.models")
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(f"the network {network} needs {library}: pip install {library}") from missing
+
+
 def make_backbone(network: str | Network, in_channels: int, classes: int, **options: Any) -> nn.Module:
     """Return a classifier with random weights.
 
@@ -103,10 +116,7 @@ def make_backbone(network: str | Network, in_channels: int, classes: int, **opti
             f"the network {network} is a function of your own, and is not imported because a file names it: pass the "
             f"function as network=..., or --network {network} on the command line"
         )
-    try:
-        module = importlib.import_module("timm" if library == "timm" else "torchvision.models")
-    except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError(f"the network {network} needs {library}: pip install {library}") from missing
+    module = import_library(network)
     if library == "timm":
         return _checked(module.create_model(name, pretrained=False, num_classes=classes, in_chans=in_channels))
     if in_channels != 3:
