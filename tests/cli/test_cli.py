@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import stand_ins
 import torch
 import yaml
 from hypothesis import given
@@ -132,7 +133,7 @@ def test_settings_that_are_not_given_are_chosen_from_the_folder(et, bars, tmp_pa
     command = ("train", bars, "--network", "z2cnn", "--device", "cpu", "--out", tmp_path / "run")
     _, err = et(*command, "--epochs", 1)
     rates = "learning rate 0.002, 3 epochs of warm-up, decay 0.99"
-    assert f"resized to 64 x 64\nbatch size 8, 1 epochs, {rates}\n" in err
+    assert f"resized to 64 x 64\nbatch size 8, 1 epoch, {rates}\n" in err
     written = read_yaml(tmp_path / "run" / "config.yaml")
     fields = ("batch_size", "epochs", "patience", "keep", "warmup", "lr_decay", "size")
     assert [written[name] for name in fields] == [8, 1, None, "last", 3, 0.99, 64]
@@ -181,7 +182,7 @@ def test_a_config_from_before_the_alignment_loss_stays_as_it_was(bars, tmp_path)
 
 def test_train_prints_one_epoch_of_warmup(et, bars, tmp_path):
     err = et("train", bars, *SMALL, "--epochs", 1, "--warmup", 1, "--out", tmp_path).err
-    assert ", 1 epoch of warm-up, " in err
+    assert ", 1 epoch, learning rate 0.002, 1 epoch of warm-up, " in err
 
 
 def test_train_prints_the_predictor_and_the_alignment(et, bars, tmp_path):
@@ -349,6 +350,13 @@ def test_logs_on_request(et, bars, tmp_path, monkeypatch):
     assert err == "error: unknown log 'tensorbord'. Did you mean 'tensorboard'? The logs are: tensorboard, wandb\n"
 
 
+def test_pretrained_weights_get_a_smaller_learning_rate(et, bars, tmp_path, monkeypatch):
+    stand_ins.install("timm", monkeypatch)
+    arguments = ("train", bars, "--network", "timm:resnet18", "--pretrained", "--epochs", 1, "--out", tmp_path)
+    assert "learning rate 0.0002, " in et(*arguments).err
+    assert "learning rate 0.01, " in et(*arguments, "--learning-rate", 0.01, "--fresh").err
+
+
 @pytest.mark.parametrize(("library", "module"), [("timm", "timm"), ("torchvision", "torchvision.models")])
 def test_a_missing_library_is_named_before_images_are_read(et, bars, tmp_path, monkeypatch, library, module):
     monkeypatch.setitem(sys.modules, module, None)
@@ -438,7 +446,7 @@ def test_yaml_holds_the_whole_config(tmp_path_factory, config):
 def test_flags_say_what_fields_are(config):
     fields = config.to_dict().items()
     flags = {name: ",".join(value) if isinstance(value, list) else str(value) for name, value in fields}
-    assert make_config(None, None, {**flags, "compile": config.compile}) == config
+    assert make_config(None, None, {**flags, "pretrained": False, "compile": config.compile}) == config
 
 
 def test_flags_come_before_yaml_and_yaml_before_the_preset(tmp_path):

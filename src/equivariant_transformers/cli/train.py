@@ -72,6 +72,7 @@ def train_model(
     data_seed: Annotated[str | None, flag("data_seed")] = None,
     task: Annotated[str | None, flag("task")] = None,
     network: Annotated[str | None, flag("network")] = None,
+    pretrained: Annotated[bool | None, flag("pretrained")] = None,
     layers: Annotated[str | None, flag("layers")] = None,
     predictor: Annotated[str | None, flag("predictor")] = None,
     iterations: Annotated[str | None, flag("iterations")] = None,
@@ -246,11 +247,10 @@ def _describe(config: Config, splits: Splits) -> str:
     height, width = splits.train.images.shape[-2:]
     resized = "resized to " if splits.train.origin == ORIGIN else ""
     images = f"{counts} images, {len(splits.train.classes)} {TASKS[config.task].columns}, {resized}{height} x {width}"
-    length = f"{config.epochs} epochs" + (
+    length = _count(config.epochs) + (
         f" with a patience of {config.patience}" if config.patience and config.patience < config.epochs else ""
     )
-    warmup = f"{config.warmup} epoch{'' if config.warmup == 1 else 's'} of warm-up"
-    rates = f"learning rate {config.learning_rate:g}, {warmup}, decay {config.lr_decay:g}"
+    rates = f"learning rate {config.learning_rate:g}, {_count(config.warmup)} of warm-up, decay {config.lr_decay:g}"
     streamed = describe(part.images for part in splits)
     lines = [", ".join(filter(None, (images, streamed))), f"batch size {config.batch_size}, {length}, {rates}"]
     if config.layers:
@@ -258,6 +258,10 @@ def _describe(config: Config, splits: Splits) -> str:
     if config.augment:
         lines.append(f"augmentation {', '.join(config.augment)}")
     return "\n".join(lines)
+
+
+def _count(epochs: int) -> str:
+    return f"{epochs} epoch" + ("" if epochs == 1 else "s")
 
 
 def _measure(classifier: Classifier, images: ImageSet, directory: Path) -> Scores | None:
