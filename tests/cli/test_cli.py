@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import stand_ins
 import torch
 import yaml
 from hypothesis import given
@@ -132,7 +133,7 @@ def test_settings_that_are_not_given_are_chosen_from_the_folder(et, bars, tmp_pa
     command = ("train", bars, "--network", "z2cnn", "--device", "cpu", "--out", tmp_path / "run")
     _, err = et(*command, "--epochs", 1)
     rates = "learning rate 0.002, 3 epochs of warm-up, decay 0.99"
-    assert f"resized to 64 x 64\nbatch size 8, 1 epochs, {rates}\n" in err
+    assert f"resized to 64 x 64\nbatch size 8, 1 epoch, {rates}\n" in err
     written = read_yaml(tmp_path / "run" / "config.yaml")
     fields = ("batch_size", "epochs", "patience", "keep", "warmup", "lr_decay", "size")
     assert [written[name] for name in fields] == [8, 1, None, "last", 3, 0.99, 64]
@@ -177,6 +178,11 @@ def test_a_config_from_before_the_alignment_loss_stays_as_it_was(bars, tmp_path)
     lines = to_yaml(before).splitlines(keepends=True)
     (tmp_path / "config.yaml").write_text("".join(line for line in lines if not line.startswith("alignment")))
     assert make_config(None, tmp_path / "config.yaml", {}) == before
+
+
+def test_train_prints_one_epoch_of_warmup(et, bars, tmp_path):
+    err = et("train", bars, *SMALL, "--epochs", 1, "--warmup", 1, "--out", tmp_path).err
+    assert ", 1 epoch, learning rate 0.002, 1 epoch of warm-up, " in err
 
 
 def test_train_prints_the_predictor_and_the_alignment(et, bars, tmp_path):
@@ -339,9 +345,23 @@ def test_logs_on_request(et, bars, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     _, err = et(*arguments, "tensorboard", code=1)
     message = "error: the log tensorboard needs the package tensorboard: pip install "
-    assert err.splitlines()[-1].startswith(message)
+    assert err.startswith(message)  # before any image is read
     _, err = et(*arguments, "tensorbord", code=2)
     assert err == "error: unknown log 'tensorbord'. Did you mean 'tensorboard'? The logs are: tensorboard, wandb\n"
+
+
+def test_pretrained_weights_get_a_smaller_learning_rate(et, bars, tmp_path, monkeypatch):
+    stand_ins.install("timm", monkeypatch)
+    arguments = ("train", bars, "--network", "timm:resnet18", "--pretrained", "--epochs", 1, "--out", tmp_path)
+    assert "learning rate 0.0002, " in et(*arguments).err
+    assert "learning rate 0.01, " in et(*arguments, "--learning-rate", 0.01, "--fresh").err
+
+
+@pytest.mark.parametrize(("library", "module"), [("timm", "timm"), ("torchvision", "torchvision.models")])
+def test_a_missing_library_is_named_before_images_are_read(et, bars, tmp_path, monkeypatch, library, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    _, err = et("train", bars, "--network", f"{library}:resnet18", "--out", tmp_path, code=1)
+    assert err == f"error: the network {library}:resnet18 needs {library}: pip install {library}\n"
 
 
 def test_a_terminal_gets_a_bar_that_fits(et, bars, tmp_path, monkeypatch):
@@ -426,7 +446,7 @@ def test_yaml_holds_the_whole_config(tmp_path_factory, config):
 def test_flags_say_what_fields_are(config):
     fields = config.to_dict().items()
     flags = {name: ",".join(value) if isinstance(value, list) else str(value) for name, value in fields}
-    assert make_config(None, None, {**flags, "compile": config.compile}) == config
+    assert make_config(None, None, {**flags, "pretrained": False, "compile": config.compile}) == config
 
 
 def test_flags_come_before_yaml_and_yaml_before_the_preset(tmp_path):
@@ -624,6 +644,58 @@ def test_predict_takes_folders(et, trained, bars, tmp_path):
     assert [entry["image"] for entry in json.loads(out)] == files
     (tmp_path / "empty").mkdir()
     assert "a folder without files" in et("predict", trained / "model.safetensors", tmp_path / "empty", code=1).err
+
+
+def test_predict_reads_files_in_batches(et, trained, bars, tmp_path, monkeypatch):
+    """Each file has the prediction that it has alone, also between files that cannot be read."""
+    shutil.copytree(bars, tmp_path / "bars")
+    (tmp_path / "bars" / "across" / "1.png").write_text("no picture")
+    batches = []
+    whole = Classifier.predict
+    monkeypatch.setattr(Classifier, "predict", lambda self, images: batches.append(len(images)) or whole(self, images))
+    model = trained / "model.safetensors"
+    found = json.loads(et("predict", model, tmp_path / "bars", "--json", code=1).out)
+    assert max(batches) > 8
+    assert sum(batches) == len(found) - 1
+    assert next(entry["error"] for entry in found if "across/1.png" in entry["image"]) == "not an image"
+    for entry in found[:3:2] + found[-2:]:
+        (alone,) = json.loads(et("predict", model, entry["image"], "--json").out)
+        assert alone["class"] == entry["class"]
+        assert alone["confidence"] == pytest.approx(entry["confidence"], abs=1e-4)
+        assert alone["pose"] == pytest.approx(entry["pose"], abs=1e-4)
+
+
+def test_canonical_images_keep_the_folders_of_their_files(et, trained, bars, tmp_path):
+    shutil.copytree(bars, tmp_path / "bars")
+    (tmp_path / "bars" / "bars.csv").write_text("path\ndown/0.png\n./across/0.png\n")
+    out, table = tmp_path / "out", tmp_path / "table"
+    model = trained / "model.safetensors"
+    found = json.loads(et("predict", model, tmp_path / "bars", "--canonical-out", out, "--json", code=1).out)
+    assert {entry["image"].replace(str(tmp_path / "bars"), str(out)) for entry in found if "canonical" in entry} == {
+        entry["canonical"] for entry in found if "canonical" in entry
+    }
+    assert (out / "across" / "0.png").is_file()
+    et("predict", model, tmp_path / "bars" / "bars.csv", "--canonical-out", table)
+    assert sorted(path.relative_to(table).as_posix() for path in table.rglob("*.png")) == ["across/0.png", "down/0.png"]
+
+
+def test_predict_prints_the_results_until_it_is_interrupted(et, trained, bars, tmp_path, monkeypatch):
+    shutil.copytree(bars, tmp_path / "bars")
+    for number in range(40):
+        shutil.copy(f"{bars}/down/0.png", tmp_path / "bars" / "down" / f"more {number}.png")
+    whole, calls = Classifier.predict, []
+
+    def interrupted(self, images):
+        calls.append(images)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return whole(self, images)
+
+    monkeypatch.setattr(Classifier, "predict", interrupted)
+    total = len([*(tmp_path / "bars").rglob("*.png")])
+    out, err = et("predict", trained / "model.safetensors", tmp_path / "bars", "--json", code=130)
+    assert len(json.loads(out)) == 32
+    assert err.splitlines()[-1] == f"stopped after 32 of {total} files"
 
 
 def test_predict_names_and_skips_what_is_no_image(et, trained, bars, tmp_path):

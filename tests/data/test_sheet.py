@@ -1,13 +1,15 @@
 """The contact sheet shows the right images in the right places."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 from photos import write_folder
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from equivariant_transformers.data import ImageSet, from_csv, from_folder
-from equivariant_transformers.data.sheet import contact_sheet
+from equivariant_transformers.data.sheet import LEGEND, contact_sheet
 
 
 def flat(classes, each=12, channels=1, size=(32, 32)):
@@ -70,6 +72,20 @@ def test_padding_and_original_sizes_of_files_are_drawn(tmp_path):
     (tmp_path / "one.csv").write_text("path,label\none.png,only\n")
     one = from_csv(tmp_path / "one.csv", size=64, memory=0, validation=0, test=0).train
     assert padding(contact_sheet(one)) == 0  # a square picture has no padding
+
+
+def test_the_legend_is_as_wide_as_the_sheet_needs(tmp_path, monkeypatch):
+    """The title and the legend are not shortened, whatever fraction of a pixel their width has."""
+    written = []
+    monkeypatch.setattr(ImageDraw.ImageDraw, "text", lambda _self, _corner, text, **_: written.append(text))
+    write_folder(tmp_path / "two", 6)
+    images = from_folder(tmp_path / "two", size=16, memory=0, validation=0, test=0).train
+    for length in range(1, 40):
+        written.clear()
+        contact_sheet(dataclasses.replace(images, name="x" * length), side=1)
+        assert written[0].startswith("x" * length + ": 6 images")
+        assert written[0].endswith("(the user's own images)")
+        assert written[1] == LEGEND
 
 
 def test_many_classes_fit_on_a_sheet():

@@ -15,6 +15,7 @@ from equivariant_transformers.hub.classifier import Card, Classifier
 from equivariant_transformers.models import backbones
 from equivariant_transformers.training import Config
 from equivariant_transformers.training.checkpoint import CheckpointError, read, write
+from equivariant_transformers.training.job import make_module
 
 CODE = """
 import pathlib
@@ -81,6 +82,29 @@ def test_channels_and_sheets_reach_the_library(monkeypatch):
     stand_ins.install("torchvision", monkeypatch)
     with pytest.raises(ValueError, match="torchvision take 3 channels, got 1; timm:resnet18 takes any number"):
         models.build("torchvision:resnet18", in_channels=1)
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_training_starts_from_pretrained_weights(library, monkeypatch, tmp_path):
+    """A model file is loaded without them. They are not needed, and loading must not download anything."""
+    stand_ins.install(library, monkeypatch)
+    config = Config(network=f"{library}:resnet18", pretrained=True)
+    backbone = make_module(config, photos()).backbone
+    assert (backbone[0].weight == stand_ins.PRETRAINED).all()
+    assert len(backbone[-1].weight) == len(photos().classes)
+    card = Card.of(config, photos())
+    assert not (card.build().backbone[0].weight == stand_ins.PRETRAINED).any()
+    assert not (models.build(f"{library}:resnet18", in_channels=3).backbone[0].weight == stand_ins.PRETRAINED).any()
+
+
+def test_other_networks_have_no_pretrained_weights():
+    message = "only networks of timm and torchvision have pretrained weights, got 'resnet10'"
+    with pytest.raises(ValueError, match=message):
+        Config(network="resnet10", pretrained=True)
+    with pytest.raises(ValueError, match=message):
+        models.build("resnet10", pretrained=True)
+    with pytest.raises(ValueError, match="got <function"):
+        models.build(photos, pretrained=True)
 
 
 def test_a_network_that_computes_while_it_is_made_is_loaded(monkeypatch, tmp_path):
@@ -193,3 +217,8 @@ def test_the_command_line_imports_what_the_user_names(nets, tmp_path, capsys):
     for command in (("evaluate", model), ("predict", model, photos)):
         et(*command, *network)
     assert (nets / "imported").exists()
+
+
+def test_a_function_in_place_of_a_name_is_named():
+    with pytest.raises(ValueError, match=r"a network has a name, such as resnet10 or module:function, got <function"):
+        models.check_name(saved)

@@ -13,6 +13,7 @@ from equivariant_transformers.data.tree import usual_side
 from equivariant_transformers.training import Config
 from equivariant_transformers.training.aligning import default_augment
 
+_FINE_TUNING = 2e-4  # learning rate for pretrained weights
 _STEPS = 6_000  # of training, if this takes 20 to 300 epochs
 _UPRIGHT = ("cifar10", "svhn", "svhn-extra")  # data sets of photographs, whose images are upright
 _FEW = 10  # validation images; with fewer, an error of 0 or 100 % in the first epoch can be the best of all
@@ -43,7 +44,7 @@ def align(config: Config, given: Collection[str]) -> Config:
 
 def fill_in(config: Config, given: Collection[str]) -> Config:
     """Return `config` with the fields that are not `given` chosen from the number and the sizes of the images."""
-    fields = {"size", *choose(1, 1)}
+    fields = {"size", "learning_rate", *choose(1, 1)}
     if fields <= set(given):
         return config
     parts = find_images(config.dataset).parts
@@ -52,6 +53,8 @@ def fill_in(config: Config, given: Collection[str]) -> Config:
     images = max(1, round((1 - sum(shares.values())) * files))
     validation = len(parts["validation"]) if "validation" in parts else round(VALIDATION * files)
     chosen = choose(images, validation) | ({} if "size" in given else {"size": usual_side(parts["train"])})
+    if config.pretrained:
+        chosen["learning_rate"] = _FINE_TUNING
     if config.alignment:
         chosen |= {"patience": None, "keep": config.keep}
     return config.replace(**{name: value for name, value in chosen.items() if name not in given})

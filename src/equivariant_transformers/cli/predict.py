@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +28,7 @@ from equivariant_transformers.training.job import find_device
 
 _UNSAFE = frozenset('/\\:*?"<>|')
 _MANY = 100  # files from which on progress is shown
+_BATCH = 32  # predictions that are made at the same time
 _LONGEST_NAME = 200  # bytes; most systems allow 255 including the extension
 
 
@@ -51,8 +53,9 @@ def predict_images(
     regression prints the values. A canonicalizer, such as upright or a file of et align, prints the poses alone. Its
     canonical images have the size of the files, up to 1024 pixels a side.
 
-    A folder stands for all files below it, except hidden files, and a CSV file for the files that it lists. A file that
-    cannot be read, or whose canonical image cannot be written, is reported, and the exit code is 1.
+    A folder stands for all files below it, except hidden files, and a CSV file for the files that it lists; their
+    canonical images are written to the same subfolders of DIR. A file that cannot be read, or whose canonical image
+    cannot be written, is reported, and the exit code is 1. After Ctrl-C, the results so far are printed.
     """
     with console.usage():
         where = find_device(device)
@@ -62,11 +65,15 @@ def predict_images(
             f"{model} has no layers and makes no canonical images; omit --canonical-out", console.WRONG_USAGE
         )
     files = [file for path in images for file in _files(path)]
-    found = []
-    with console.loading() if len(files) >= _MANY else nullcontext(lambda *_: None) as progress:
-        for number, file in enumerate(files, 1):
-            found.append(file if isinstance(file, dict) else _predict(reader, file, canonical_out))
-            progress("predicting", number / len(files))
+    found: list[dict[str, Any]] = []
+    interrupted, size = False, _batch_size(reader)
+    try:
+        with console.loading() if len(files) >= _MANY else nullcontext(lambda *_: None) as progress:
+            for start in range(0, len(files), size):
+                found += _predict(reader, files[start : start + size], canonical_out)
+                progress("predicting", len(found) / len(files))
+    except KeyboardInterrupt:
+        interrupted = True
     for entry in found:
         if "error" in entry:
             console.error(f"{visible(entry['image'])}: {entry['error']}")
@@ -81,8 +88,19 @@ def predict_images(
         ]
         columns = scores.columns(reader) if isinstance(reader, Classifier) else []
         console.table("image", *columns, *(f">{name}" for name in names), rows=rows)
+    if interrupted:
+        raise console.Failure(f"stopped after {len(found):,} of {len(files):,} files", console.INTERRUPTED)
     if any("error" in entry for entry in found):
         raise typer.Exit(console.FAILED)
+
+
+@dataclass(frozen=True)
+class _File:
+    """Picture to read, with its folder relative to the folder or the table that was given."""
+
+    path: Path
+    below: Path = Path()
+    error: str | None = None
 
 
 class _Alone:
@@ -122,42 +140,59 @@ def _find(model: str, tta: int | None, poses: int, network: str | None, device: 
     return models.load(model, tta, poses=poses, network=network).to(device)
 
 
-def _files(path: Path) -> Sequence[Path | dict[str, Any]]:
+def _batch_size(reader: Classifier | _Alone) -> int:
+    """Return the number of files to read at the same time. A canonicalizer takes pictures of different sizes."""
+    return max(1, _BATCH // (reader.tta * reader.poses)) if isinstance(reader, Classifier) else 1
+
+
+def _files(path: Path) -> list[_File]:
     """Return a file, all files below a folder, or all files of a CSV table. Errors are entries of the result."""
     if is_table(path):
         try:
-            return listed_files(path)
+            return [_File(file, file.relative_to(path.parent).parent) for file in listed_files(path)]
         except (OSError, ValueError) as error:
-            return [{"image": str(path), "error": str(error)}]
+            return [_File(path, error=str(error))]
     if not path.is_dir():
-        return [path]
+        return [_File(path)]
     unlisted: list[str] = []
-    found = files_below(path, unlisted)
-    errors = [{"image": str(path), "error": f"a folder in it cannot be listed: {each}"} for each in unlisted]
-    return [*found, *errors] or [{"image": str(path), "error": "a folder without files"}]
+    found = [_File(file, file.relative_to(path).parent) for file in files_below(path, unlisted)]
+    errors = [_File(path, error=f"a folder in it cannot be listed: {each}") for each in unlisted]
+    return [*found, *errors] or [_File(path, error="a folder without files")]
 
 
 @torch.no_grad()
-def _predict(reader: Classifier | _Alone, path: Path, canonical_out: Path | None) -> dict[str, Any]:
-    try:
-        device = reader.scale.device if isinstance(reader, Classifier) else reader.device
-        image = reader.prepare(path)[None].to(device)
-    except Exception as error:  # a damaged file can make a decoder raise almost anything
-        return {"image": str(path), "error": _reason(error)}
-    entry: dict[str, Any] = {"image": str(path)}
-    if isinstance(reader, Classifier):
-        entry |= scores.describe(reader, reader.predict(image)[0])
-    entry["pose"] = {}
-    out = reader.canonicalize(image)
-    if out.steps:
-        for name, value in zip(out.names, out.pose[0].tolist(), strict=True):
-            entry["pose"][_free(name, entry["pose"])] = value
-        if canonical_out is not None:
+def _predict(reader: Classifier | _Alone, files: Sequence[_File], canonical_out: Path | None) -> list[dict[str, Any]]:
+    """Return an entry per file: an error, or the prediction and the pose."""
+    entries: list[dict[str, Any]] = []
+    images: dict[int, Tensor] = {}
+    for number, file in enumerate(files):
+        entries.append({"image": str(file.path)} | ({"error": file.error} if file.error else {}))
+        if not file.error:
             try:
-                entry["canonical"] = str(_write(reader.to_bytes(out.image)[0], canonical_out, _safe(path.stem)))
+                images[number] = reader.prepare(file.path)
+            except Exception as error:  # a damaged file can make a decoder raise almost anything
+                entries[number]["error"] = _reason(error)
+    if not images:
+        return entries
+    batch = torch.stack([*images.values()]).to(reader.scale.device if isinstance(reader, Classifier) else reader.device)
+    if isinstance(reader, Classifier):
+        for number, prediction in zip(images, reader.predict(batch), strict=True):
+            entries[number] |= scores.describe(reader, prediction)
+    out = reader.canonicalize(batch)
+    canonical = reader.to_bytes(out.image).cpu() if out.steps and canonical_out is not None else None
+    for row, number in enumerate(images):
+        entry, file = entries[number], files[number]
+        entry["pose"] = {}
+        if out.steps:
+            for name, value in zip(out.names, out.pose[row].tolist(), strict=True):
+                entry["pose"][_free(name, entry["pose"])] = value
+        if canonical is not None and canonical_out is not None:
+            folder = canonical_out.joinpath(*map(_safe, file.below.parts))
+            try:
+                entry["canonical"] = str(_write(canonical[row], folder, _safe(file.path.stem)))
             except OSError as error:
-                entry["error"] = f"its canonical image cannot be written to {canonical_out}: {_reason(error)}"
-    return entry
+                entry["error"] = f"its canonical image cannot be written to {folder}: {_reason(error)}"
+    return entries
 
 
 def _reason(error: Exception) -> str:
@@ -169,7 +204,7 @@ def _write(image: Tensor, folder: Path, stem: str) -> Path:
     from equivariant_transformers.data import pictures
 
     content = io.BytesIO()
-    pictures.to_picture(image.cpu()).save(content, format="PNG")
+    pictures.to_picture(image).save(content, format="PNG")
     folder.mkdir(parents=True, exist_ok=True)
     for number in count(1):
         path = folder / (f"{stem}.png" if number == 1 else f"{stem}-{number}.png")

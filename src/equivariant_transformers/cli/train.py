@@ -32,7 +32,7 @@ from equivariant_transformers.data.stored import describe
 from equivariant_transformers.experiments import results
 from equivariant_transformers.geometry.groups import lookup
 from equivariant_transformers.hub.classifier import Card, Classifier
-from equivariant_transformers.models import Network, is_own
+from equivariant_transformers.models import Network, import_library, is_own
 from equivariant_transformers.nn.canonicalizer import Canonicalized
 from equivariant_transformers.training import CHECKPOINT, Config, Progress, Result, Stopped, distributed
 from equivariant_transformers.training import train as run_jobs
@@ -72,6 +72,7 @@ def train_model(
     data_seed: Annotated[str | None, flag("data_seed")] = None,
     task: Annotated[str | None, flag("task")] = None,
     network: Annotated[str | None, flag("network")] = None,
+    pretrained: Annotated[bool | None, flag("pretrained")] = None,
     layers: Annotated[str | None, flag("layers")] = None,
     predictor: Annotated[str | None, flag("predictor")] = None,
     iterations: Annotated[str | None, flag("iterations")] = None,
@@ -111,7 +112,8 @@ def train_model(
     settings = make_config(preset, config, {name: given[name] for name in Config.__dataclass_fields__})
     with console.usage():
         for name in log or ():
-            lookup(LOGGERS, name, "log")
+            lookup(LOGGERS, name, "log").load()
+    import_library(settings.network)
     own = models.own_network(network)
     if is_own(settings.network) and own is None:
         needed = f"the network {settings.network} is your own code: pass --network {settings.network} to run it"
@@ -245,10 +247,10 @@ def _describe(config: Config, splits: Splits) -> str:
     height, width = splits.train.images.shape[-2:]
     resized = "resized to " if splits.train.origin == ORIGIN else ""
     images = f"{counts} images, {len(splits.train.classes)} {TASKS[config.task].columns}, {resized}{height} x {width}"
-    length = f"{config.epochs} epochs" + (
+    length = _count(config.epochs) + (
         f" with a patience of {config.patience}" if config.patience and config.patience < config.epochs else ""
     )
-    rates = f"learning rate {config.learning_rate:g}, {config.warmup} epochs of warm-up, decay {config.lr_decay:g}"
+    rates = f"learning rate {config.learning_rate:g}, {_count(config.warmup)} of warm-up, decay {config.lr_decay:g}"
     streamed = describe(part.images for part in splits)
     lines = [", ".join(filter(None, (images, streamed))), f"batch size {config.batch_size}, {length}, {rates}"]
     if config.layers:
@@ -256,6 +258,10 @@ def _describe(config: Config, splits: Splits) -> str:
     if config.augment:
         lines.append(f"augmentation {', '.join(config.augment)}")
     return "\n".join(lines)
+
+
+def _count(epochs: int) -> str:
+    return f"{epochs} epoch" + ("" if epochs == 1 else "s")
 
 
 def _measure(classifier: Classifier, images: ImageSet, directory: Path) -> Scores | None:

@@ -50,7 +50,7 @@ def contact_sheet(images: ImageSet, *, side: int = 3) -> Image.Image:
     font, small = (ImageFont.truetype(letters, size=0.7 * size) for size in (LINE, CAPTION))
     lines = [title, LEGEND] if caption else [title]
     head = MARGIN + LINE * len(lines)
-    least = round(max(map(font.getlength, lines))) + 2 * MARGIN if caption else 0
+    least = math.ceil(max(map(font.getlength, lines))) + 2 * MARGIN if caption else 0
     sheet = Image.new("RGB", (max(MARGIN + across * block[0], least), head + down * block[1]), "white")
     draw = ImageDraw.Draw(sheet)
     draw.font = font

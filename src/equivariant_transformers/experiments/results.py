@@ -32,6 +32,7 @@ _UNRELATED_TO_COST = (
     "class_weights",
     "lr_decay",
     "dropout",
+    "pretrained",
     "pose_noise",
     "augment",
     "tta",

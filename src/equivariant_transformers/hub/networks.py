@@ -142,7 +142,9 @@ class NetworkCard:
         """Return the network, with random weights. A backbone of the user is passed as the function `network`."""
         chart = None if self.chart is None else self.chart.build()
         channels = self.in_channels * (1 if chart is None else chart.sheets)
-        options = {name: tuple(value) if isinstance(value, list) else value for name, value in self.options.items()}
+        options: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in self.options.items()
+        }
         backbone = make_backbone(self.backbone if network is None else network, channels, self.outputs, **options)
         canonicalizer = Canonicalizer(
             [layer.build(self.in_channels) for layer in self.layers],

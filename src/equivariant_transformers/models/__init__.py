@@ -8,7 +8,14 @@ torch.Size([2, 10])
 """
 
 from equivariant_transformers.models.affnist import AffNISTCNN
-from equivariant_transformers.models.backbones import NETWORKS, Network, check_name, import_network, is_own
+from equivariant_transformers.models.backbones import (
+    NETWORKS,
+    Network,
+    check_name,
+    import_library,
+    import_network,
+    is_own,
+)
 from equivariant_transformers.models.capsule import CapsuleDecoder, CapsuleNetwork, margin_loss, reconstruction_loss
 from equivariant_transformers.models.discrete import DiscretelyCanonicalized, DiscretePredictor, prior_loss
 from equivariant_transformers.models.paper import build
@@ -32,6 +39,7 @@ __all__ = [
     "SteerableCNN",
     "build",
     "check_name",
+    "import_library",
     "import_network",
     "is_own",
     "margin_loss",

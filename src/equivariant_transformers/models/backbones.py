@@ -48,6 +48,8 @@ def check_name(network: str) -> None:
     Traceback (most recent call last):
     ValueError: a network of timm must be a name such as timm:resnet18, got 'timm:hf-hub:someone/something'
     """
+    if not isinstance(network, str):
+        raise ValueError(f"a network has a name, such as resnet10 or module:function, got {quote(network)}")
     library, colon, name = network.partition(":")
     if not colon:
         lookup(NETWORKS, network, "network")
@@ -56,6 +58,12 @@ def check_name(network: str) -> None:
             raise ValueError(f"a network of {library} must be a name such as {library}:resnet18, got {quote(network)}")
     elif not _FUNCTION.fullmatch(network):
         raise ValueError(f"a network must be a name, library:name or module:function, got {quote(network)}")
+
+
+def check_pretrained(network: str | Network, pretrained: bool) -> None:
+    """Raise a ValueError if a network without pretrained weights is to have them."""
+    if pretrained and not (isinstance(network, str) and network.partition(":")[0] in LIBRARIES):
+        raise ValueError(f"only networks of timm and torchvision have pretrained weights, got {quote(network)}")
 
 
 def is_own(network: str) -> bool:
@@ -82,16 +90,32 @@ def import_network(network: str) -> Network:
     return made
 
 
-def make_backbone(network: str | Network, in_channels: int, classes: int, **options: Any) -> nn.Module:
-    """Return a classifier with random weights.
+def import_library(network: str) -> Any:
+    """Import the library of `timm:NAME` or `torchvision:NAME`. Return None for any other network."""
+    library = network.partition(":")[0]
+    if library not in LIBRARIES:
+        return None
+    try:
+        return importlib.import_module("timm" if library == "timm" else "torchvision.models")
+    except ModuleNotFoundError as missing:
+        raise ModuleNotFoundError(f"the network {network} needs {library}: pip install {library}") from missing
+
+
+def make_backbone(
+    network: str | Network, in_channels: int, classes: int, *, pretrained: bool = False, **options: Any
+) -> nn.Module:
+    """Return a classifier with random weights, or with the pretrained weights of timm or torchvision.
 
     Args:
         network: name in `NETWORKS`, `timm:NAME`, `torchvision:NAME`, or a function of the user. The name of a function,
             `module:function`, raises an error, because it may come from a file.
         in_channels: channels of the images.
         classes: number of logits.
+        pretrained: start from the weights of the library, which downloads them unless they are in its cache. The last
+            layer, and any other layer of another shape, has random weights.
         options: further arguments of the classifiers in `NETWORKS`.
     """
+    check_pretrained(network, pretrained)
     if not isinstance(network, str):
         return _checked(network(in_channels, classes))
     check_name(network)
@@ -103,15 +127,16 @@ def make_backbone(network: str | Network, in_channels: int, classes: int, **opti
             f"the network {network} is a function of your own, and is not imported because a file names it: pass the "
             f"function as network=..., or --network {network} on the command line"
         )
-    try:
-        module = importlib.import_module("timm" if library == "timm" else "torchvision.models")
-    except ModuleNotFoundError as missing:
-        raise ModuleNotFoundError(f"the network {network} needs {library}: pip install {library}") from missing
+    module = import_library(network)
     if library == "timm":
-        return _checked(module.create_model(name, pretrained=False, num_classes=classes, in_chans=in_channels))
+        return _checked(module.create_model(name, pretrained=pretrained, num_classes=classes, in_chans=in_channels))
     if in_channels != 3:
         raise ValueError(f"networks of torchvision take 3 channels, got {in_channels}; timm:{name} takes any number")
-    return _checked(module.get_model(name, weights=None, num_classes=classes))
+    made = _checked(module.get_model(name, weights=None, num_classes=classes))
+    if pretrained:
+        own, weights = made.state_dict(), module.get_model_weights(name).DEFAULT.get_state_dict(progress=False)
+        made.load_state_dict(own | {key: weights[key] for key in own if weights[key].shape == own[key].shape})
+    return made
 
 
 def _checked(made: Any) -> nn.Module:

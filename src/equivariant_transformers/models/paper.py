@@ -28,6 +28,7 @@ def build(
     dropout: float = 0.3,
     fill: float | None = None,
     pose_noise: float = 0.0,
+    pretrained: bool = False,
 ) -> Canonicalized:
     """Return a network of the paper, from normalised images `(B, in_channels, *size)` to logits `(B, classes)`.
 
@@ -48,6 +49,7 @@ def build(
         dropout: dropout rate of the classifier, for classifiers of the library other than the capsule network.
         fill: fill value outside the normalised images; None for the mean of each image's border.
         pose_noise: pose noise in training, as a share of the range of each chart.
+        pretrained: start from the pretrained weights of timm or torchvision, with a last layer of random weights.
 
     >>> import torch
     >>> model = build("z2cnn", layers=["x_shear", "hyperbolic_rotation"], chart="log_polar")
@@ -69,7 +71,7 @@ def build(
     sampled = None if chart is None else classifier_chart(chart, size)
     sheets, wraps = (1, (False, False)) if sampled is None else (sampled.sheets, sampled.periodic)
     options = {"size": size} if network == "capsule" else {"dropout": dropout, "wraps": wraps}
-    classifier = make_backbone(network, in_channels * sheets, classes, **options)
+    classifier = make_backbone(network, in_channels * sheets, classes, pretrained=pretrained, **options)
     lookup(PREDICTORS, predictor, "predictor")
     made = [make_layer(name, in_channels, predictor=predictor, size=size, strides=strides) for name in layers]
     canonicalizer = Canonicalizer(made, in_channels, iterations=iterations, fill=fill, pose_noise=pose_noise)

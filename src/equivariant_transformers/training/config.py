@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from typing_extensions import Doc, Self
 
 from equivariant_transformers.limits import MOST_ITERATIONS, MOST_LAYERS, MOST_SIDE, MOST_TTA
+from equivariant_transformers.models.backbones import check_pretrained
 from equivariant_transformers.nn.augment import Augmentation, parse_max_theta
 from equivariant_transformers.text import quote
 from equivariant_transformers.training.aliases import current_fields
@@ -67,6 +68,10 @@ class Config:
     network: Annotated[str, Doc("Classifier: a name, timm:NAME, torchvision:NAME, or your own module:function.")] = (
         "z2cnn"
     )
+    pretrained: Annotated[
+        bool,
+        Doc("Start from the pretrained weights of timm or torchvision, which are downloaded unless they are cached."),
+    ] = False
     layers: Annotated[tuple[str, ...], Doc("Charts of the transformer layers, in order.")] = ()
     predictor: Annotated[
         str,
@@ -139,6 +144,7 @@ class Config:
             self._check(name, value is None or value <= most, f"at most {most:,}")
         for name in ("seed", "data_seed"):  # seeds derived from these must fit into 64 bits
             self._check(name, abs(getattr(self, name)) <= 2**40, "from -2**40 to 2**40")
+        check_pretrained(self.network, self.pretrained)
         self._check("tta", self.tta == 1 or bool(self.augment), "1 without augment")
         Augmentation(parse_max_theta(self.augment))  # raises an error that names the item
         self._check("alignment", self.alignment >= 0, "at least 0")

@@ -59,7 +59,7 @@ def load_data(config: Config, device: torch.device, *, accept_other_files: bool 
 
 
 def make_module(config: Config, images: ImageSet, network: Network | None = None) -> Canonicalized:
-    """Return the config's network for `images`, with random weights from the config's seed.
+    """Return the config's network for `images` before training. Random weights are those of the config's seed.
 
     A network of the user, `module:function`, is passed as the function `network`.
     """
@@ -72,6 +72,7 @@ def make_module(config: Config, images: ImageSet, network: Network | None = None
         size=(height, width),
         fill=images.black if config.fill == "black" else None,
         network=network,
+        pretrained=config.pretrained,
     )
 
 
@@ -83,8 +84,9 @@ def build_network(
     size: tuple[int, int],
     fill: float | None,
     network: Network | None = None,
+    pretrained: bool = False,
 ) -> Canonicalized:
-    """Return the config's network for images of the given channels and size, with random weights."""
+    """Return the config's network for images of the given channels and size, with random or `pretrained` weights."""
     return models.build(
         config.network if network is None else network,
         layers=config.layers,
@@ -98,6 +100,7 @@ def build_network(
         dropout=config.dropout,
         fill=fill,
         pose_noise=config.pose_noise,
+        pretrained=pretrained,
     )
 
 

@@ -111,6 +111,12 @@ class Service(ABC):
         self.directory = directory
         self.images = images
         self.opened = False
+        self._api = self.load()
+
+    @staticmethod
+    @abstractmethod
+    def load() -> Any:
+        """Import and return what writes to the service. A ModuleNotFoundError has the command that installs it."""
 
     def __call__(self, epoch: Epoch) -> None:
         """Log the last epoch, or all epochs so far if the service has none of them."""
@@ -134,21 +140,22 @@ class Service(ABC):
 class TensorBoard(Service):
     """Logger that writes event files of TensorBoard to the folder `tensorboard` of the run."""
 
-    def __init__(self, directory: Path, images: ImageSet) -> None:
-        super().__init__(directory, images)
+    _writer: Any = None
+
+    @staticmethod
+    def load() -> Any:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             message = f"the log tensorboard needs the package tensorboard: {install.command('logging')}"
             raise ModuleNotFoundError(message) from error
-        self._make: Callable[..., Any] = SummaryWriter
-        self._writer: Any = None
+        return SummaryWriter
 
     def _open(self, epoch: Epoch) -> bool:
         folder = self.directory / "tensorboard"
         resumed = any(folder.glob("events.*"))
         # purge_step hides epochs from there on in earlier files: they came after the checkpoint, and are trained again.
-        self._writer = self._make(str(folder), purge_step=epoch.number if resumed else 1)
+        self._writer = self._api(str(folder), purge_step=epoch.number if resumed else 1)
         return resumed
 
     def _write(self, number: int, figures: dict[str, float], picture: Tensor | None) -> None:
@@ -167,14 +174,15 @@ class WeightsAndBiases(Service):
 
     FILE = "wandb-id.txt"
 
-    def __init__(self, directory: Path, images: ImageSet) -> None:
-        super().__init__(directory, images)
+    _run: Any = None
+
+    @staticmethod
+    def load() -> Any:
         try:
             import wandb
         except ImportError as error:
             raise ModuleNotFoundError("the log wandb needs the package wandb: pip install wandb") from error
-        self._wandb: Any = wandb
-        self._run: Any = None
+        return wandb
 
     def _open(self, epoch: Epoch) -> bool:
         path = self.directory / self.FILE
@@ -182,7 +190,7 @@ class WeightsAndBiases(Service):
         if not resumed:
             with atomic_write(path) as file:
                 file.write(uuid.uuid4().hex.encode())
-        self._run = self._wandb.init(
+        self._run = self._api.init(
             project="equivariant-transformers",
             name=epoch.name,
             id=path.read_text().strip(),
@@ -193,7 +201,7 @@ class WeightsAndBiases(Service):
         return resumed
 
     def _write(self, number: int, figures: dict[str, float], picture: Tensor | None) -> None:
-        shown = {} if picture is None else {"canonical images": self._wandb.Image(picture.permute(1, 2, 0).numpy())}
+        shown = {} if picture is None else {"canonical images": self._api.Image(picture.permute(1, 2, 0).numpy())}
         self._run.log({**figures, **shown}, step=number)
 
 
