@@ -11,7 +11,7 @@ The rows:
 - trained within 15 degrees of upright: no layers; a rotation layer, trained with the alignment loss beside the class
   loss;
 - a layer trained without labels, in front of the finished network without layers, whose weights do not change; and the
-  pretrained layer `upright` in front of the same network;
+  pretrained layer `upright` in front of the same network, calibrated on validation images;
 - trained at any angle: no layers; a rotation layer;
 - trained under strong homographies (rotations within 45 degrees, shears, scales and perspectives): no layers; layers
   for rotation and shear.
@@ -130,7 +130,12 @@ def trained(
     """Return the networks of a row, one per seed. Rows `frozen` and `upright` take over the backbones of the first."""
     kind = row.split()[0]
     if kind == "upright":
-        return [et.Canonicalized(first.backbone, et.pretrained("upright")) for first in finished["none 15"]]
+        upright, images = (
+            et.pretrained("upright"),
+            splits.validation.take(torch.arange(min(1000, len(splits.validation)))),
+        )
+        et.calibrate(upright.to(splits.train.labels.device), images.normalise(images.images))
+        return [et.Canonicalized(first.backbone, upright) for first in finished["none 15"]]
     make = make_alignment_job if kind == "frozen" else make_job
     jobs = [make(config(row, given, seed), splits) for seed in given.seeds]
     train(
