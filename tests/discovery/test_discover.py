@@ -13,6 +13,7 @@ from equivariant_transformers.discovery import Found, commute, cosine
 from equivariant_transformers.discovery.families import Polynomial, Projective
 from equivariant_transformers.discovery.images import tangents
 from equivariant_transformers.discovery.invariance import ratio
+from equivariant_transformers.discovery.visibility import least_visible
 from equivariant_transformers.geometry.motion import group_warp
 
 OFF_CENTRE = et.Group.from_generator([[0, -1, 0.1], [1, 0, -0.2], [0, 0, 0]], name="off-centre")
@@ -78,6 +79,20 @@ def test_reports_no_wrong_group_without_labels():
     images, _ = moved(et.group("dilation"), (-0.6, 0.6), count=300)
     result = et.discover(images)
     assert result.group is None or abs(cosine(result.group, et.group("dilation"))) > 0.9
+
+
+def test_images_at_the_ends_of_the_range_do_not_tilt_the_least_visible_direction():
+    generator = torch.Generator().manual_seed(0)
+    motion = torch.randn(40_000, 3, generator=generator)
+    visible = torch.tensor([0.0, 1.0, 1.0])
+    predicted = 0.2 * (motion + 2 * torch.randn(motion.shape, generator=generator)) * visible  # best linear prediction
+    ends = torch.arange(len(motion)) % 10 == 0  # a motion along the group is confused with the second direction
+    together = 0.4 * (motion[ends, 0] + motion[ends, 1])
+    predicted[ends] = torch.stack([together, together, 0 * together], 1)
+    cross = predicted.T @ motion
+    tilted = torch.linalg.eigh(cross + cross.T - predicted.T @ predicted)[1][:, 0]
+    assert tilted[0].abs() < 0.98
+    assert least_visible(predicted, motion, 1)[0, 0].abs() > 0.999
 
 
 @given(change=st.floats(0, 10), agreement=st.floats(0, 1))

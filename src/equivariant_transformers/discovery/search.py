@@ -30,7 +30,6 @@ _PAIRED = 800  # images whose distribution is compared
 _TRIED = 300  # images that the starting points are tried on
 _STARTS = 4
 _FEWEST = 20
-_RESOLUTION = 0.005  # of the explained share of a motion
 _TASK = "looking for a group"
 
 
@@ -106,15 +105,14 @@ def _without_labels(
 ) -> Discovery:
     """Return the least visible directions of motion: as many, up to `count`, as are set apart best from the others."""
     visibility = Visibility(images, family, generator, lambda share: progress(_TASK, share) if progress else None)
-    values, directions = visibility.directions()
-    values = values.clamp_min(0) + _RESOLUTION
-    ratios = values[:count] / values[1 : count + 1]
-    several = int(ratios.argmin()) + 1
-    ratio, agreement = float(ratios[several - 1]), visibility.agreement(several)
+    candidates = [visibility.least(number) for number in range(1, count + 1)]
+    directions, ratio = min(candidates, key=lambda candidate: candidate[1])
+    several = len(directions)
+    agreement = visibility.agreement(several)
     names = ["discovered"] if count == 1 else [f"discovered-{number + 1}" for number in range(several)]
     entries = tuple(
         Found(family.group(direction.double(), name), None, None, ratio, agreement)
-        for name, direction in zip(names, directions, strict=False)
+        for name, direction in zip(names, directions, strict=True)
     )
     return Discovery(entries, None) if entries[0].significant else Discovery((), entries[0])
 
