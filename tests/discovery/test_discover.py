@@ -13,6 +13,7 @@ from equivariant_transformers.discovery import Found, commute, cosine
 from equivariant_transformers.discovery.families import Polynomial, Projective
 from equivariant_transformers.discovery.images import tangents
 from equivariant_transformers.discovery.invariance import ratio
+from equivariant_transformers.discovery.steps import Steps
 from equivariant_transformers.discovery.visibility import least_visible
 from equivariant_transformers.geometry.motion import group_warp
 
@@ -133,6 +134,43 @@ def test_is_reproducible_and_leaves_the_random_state_alone():
         candidates = [result.group or result.rejected.group for result in (first, second)]
         assert candidates[0].generator == candidates[1].generator
     assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("labelled", [True, False], ids=["labels", "no labels"])
+@pytest.mark.parametrize("stop", [0.3, 0.8])
+def test_an_interrupted_search_resumes_with_the_same_result(labelled, stop, tmp_path):
+    images, labels = moved(et.group("x_shear"), (-1.0, 1.0), count=60)
+    search = (images, labels if labelled else None)
+    state = tmp_path / "search.state"
+
+    def interrupt(_, share):
+        if share > stop:
+            raise KeyboardInterrupt
+
+    resumed_shares, shares = [], []
+    with pytest.raises(KeyboardInterrupt):
+        et.discover(*search, progress=interrupt, state=state)
+    resumed = et.discover(*search, progress=lambda _, share: resumed_shares.append(share), state=state)
+    whole = et.discover(*search, progress=lambda _, share: shares.append(share))
+    assert str(resumed) == str(whole)
+    generators = [(result.group or result.rejected.group).generator for result in (resumed, whole)]
+    assert generators[0] == generators[1]
+    assert len(resumed_shares) < len(shares) or stop == 0.3
+    assert resumed_shares[-1] == 1
+    assert not state.exists()
+
+
+def test_a_state_of_other_images_and_a_damaged_state_are_ignored(tmp_path):
+    generator = torch.Generator()
+    path = tmp_path / "search.state"
+    steps = [Steps(path, (torch.arange(3), "projective", seed), generator) for seed in (0, 1)]
+    for expected in (0, 1):
+        steps[expected].run("half 0", lambda expected=expected: (torch.full((2,), expected),))
+        again = Steps(path, (torch.arange(3), "projective", expected), generator)
+        assert again.run("half 0", lambda: (torch.zeros(0),))[0].tolist() == [expected] * 2
+    assert "half 0" not in Steps(path, (torch.arange(4), "projective", 1), generator).saved
+    path.write_bytes(b"damaged")
+    assert "half 0" not in Steps(path, (torch.arange(3), "projective", 1), generator).saved
 
 
 def test_the_found_group_makes_a_chart_and_a_layer():

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from equivariant_transformers.discovery.families import Family
 from equivariant_transformers.discovery.images import STEP, blurred
+from equivariant_transformers.discovery.steps import Steps
 from equivariant_transformers.geometry.warp import Warp
 
 _SIDE, _BLUR = 24, 2.0  # of the images that the network reads; the blur hides the pixel grid
@@ -37,11 +38,17 @@ class Visibility:
         images: images `(B, C, H, W)`.
         family: family of generators.
         generator: random number generator on the CPU.
+        steps: finished steps of the search.
         report: callback that receives the completed fraction.
     """
 
     def __init__(
-        self, images: Tensor, family: Family, generator: torch.Generator, report: Callable[[float], None]
+        self,
+        images: Tensor,
+        family: Family,
+        generator: torch.Generator,
+        steps: Steps,
+        report: Callable[[float], None],
     ) -> None:
         images = images - images.mean((0, 2, 3), keepdim=True)
         images = images / images.std()
@@ -52,11 +59,12 @@ class Visibility:
         halves = []
         for half in range(2):
 
-            def share(fraction: float, half: int = half) -> None:
-                report((half + fraction) / 2)
+            def measured(half: int = half) -> tuple[Tensor, Tensor]:
+                network = self._trained(parts[half], family, generator, lambda done: report((half + done) / 2))
+                return self._measured(network, parts[1 - half], family, generator)
 
-            network = self._trained(parts[half], family, generator, share)
-            halves.append(self._measured(network, parts[1 - half], family, generator))
+            halves.append(steps.run(f"half {half}", measured))
+            report((half + 1) / 2)
         self.halves = halves
         """Predicted and true motions `(N, k)` of the images of each half, which its network was not trained on."""
 
