@@ -13,6 +13,8 @@ from equivariant_transformers.discovery import Found, commute, cosine
 from equivariant_transformers.discovery.families import Polynomial, Projective
 from equivariant_transformers.discovery.images import tangents
 from equivariant_transformers.discovery.invariance import ratio
+from equivariant_transformers.discovery.steps import Steps
+from equivariant_transformers.discovery.visibility import least_visible
 from equivariant_transformers.geometry.motion import group_warp
 
 OFF_CENTRE = et.Group.from_generator([[0, -1, 0.1], [1, 0, -0.2], [0, 0, 0]], name="off-centre")
@@ -80,6 +82,20 @@ def test_reports_no_wrong_group_without_labels():
     assert result.group is None or abs(cosine(result.group, et.group("dilation"))) > 0.9
 
 
+def test_images_at_the_ends_of_the_range_do_not_tilt_the_least_visible_direction():
+    generator = torch.Generator().manual_seed(0)
+    motion = torch.randn(40_000, 3, generator=generator)
+    visible = torch.tensor([0.0, 1.0, 1.0])
+    predicted = 0.2 * (motion + 2 * torch.randn(motion.shape, generator=generator)) * visible  # best linear prediction
+    ends = torch.arange(len(motion)) % 10 == 0  # a motion along the group is confused with the second direction
+    together = 0.4 * (motion[ends, 0] + motion[ends, 1])
+    predicted[ends] = torch.stack([together, together, 0 * together], 1)
+    cross = predicted.T @ motion
+    tilted = torch.linalg.eigh(cross + cross.T - predicted.T @ predicted)[1][:, 0]
+    assert tilted[0].abs() < 0.98
+    assert least_visible(predicted, motion, 1)[0, 0].abs() > 0.999
+
+
 @given(change=st.floats(0, 10), agreement=st.floats(0, 1))
 def test_confidence_without_labels_needs_a_gap_and_the_agreement_of_the_halves(change, agreement):
     entry = Found(et.group("rotation"), None, None, change, agreement)
@@ -118,6 +134,43 @@ def test_is_reproducible_and_leaves_the_random_state_alone():
         candidates = [result.group or result.rejected.group for result in (first, second)]
         assert candidates[0].generator == candidates[1].generator
     assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("labelled", [True, False], ids=["labels", "no labels"])
+@pytest.mark.parametrize("stop", [0.3, 0.8])
+def test_an_interrupted_search_resumes_with_the_same_result(labelled, stop, tmp_path):
+    images, labels = moved(et.group("x_shear"), (-1.0, 1.0), count=60)
+    search = (images, labels if labelled else None)
+    state = tmp_path / "search.state"
+
+    def interrupt(_, share):
+        if share > stop:
+            raise KeyboardInterrupt
+
+    resumed_shares, shares = [], []
+    with pytest.raises(KeyboardInterrupt):
+        et.discover(*search, progress=interrupt, state=state)
+    resumed = et.discover(*search, progress=lambda _, share: resumed_shares.append(share), state=state)
+    whole = et.discover(*search, progress=lambda _, share: shares.append(share))
+    assert str(resumed) == str(whole)
+    generators = [(result.group or result.rejected.group).generator for result in (resumed, whole)]
+    assert generators[0] == generators[1]
+    assert len(resumed_shares) < len(shares) or stop == 0.3
+    assert resumed_shares[-1] == 1
+    assert not state.exists()
+
+
+def test_a_state_of_other_images_and_a_damaged_state_are_ignored(tmp_path):
+    generator = torch.Generator()
+    path = tmp_path / "search.state"
+    steps = [Steps(path, (torch.arange(3), "projective", seed), generator) for seed in (0, 1)]
+    for expected in (0, 1):
+        steps[expected].run("half 0", lambda expected=expected: (torch.full((2,), expected),))
+        again = Steps(path, (torch.arange(3), "projective", expected), generator)
+        assert again.run("half 0", lambda: (torch.zeros(0),))[0].tolist() == [expected] * 2
+    assert "half 0" not in Steps(path, (torch.arange(4), "projective", 1), generator).saved
+    path.write_bytes(b"damaged")
+    assert "half 0" not in Steps(path, (torch.arange(3), "projective", 1), generator).saved
 
 
 def test_the_found_group_makes_a_chart_and_a_layer():

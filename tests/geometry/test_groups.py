@@ -187,6 +187,17 @@ def test_eigenvalues_too_close_to_tell_apart_are_refused():
         Group.from_generator([[1.0, 1e6, 0], [0, 1 + 1e-2, 0], [0, 0, 0]])
 
 
+def test_real_eigenvalues_of_a_nearly_nilpotent_generator_stay_real():
+    entries = [
+        [-2.831441222690046, 2.8426530435681343, -0.010159220546483994],
+        [-2.793914072215557, 2.838334740139544, 0.0009462606394663453],
+        [-0.07848186790943146, -0.0020104548893868923, 0.0],
+    ]
+    theta = torch.tensor([-1.0, 0.3, 1.0], dtype=torch.float64)
+    expected = torch.linalg.matrix_exp(theta[:, None, None] * torch.tensor(entries, dtype=torch.float64))
+    torch.testing.assert_close(Group.from_generator(entries).matrix(theta), expected)
+
+
 def test_integer_parameters_are_converted():
     assert et.group("rotation").matrix(torch.tensor([0, 1])).dtype == torch.float32
 

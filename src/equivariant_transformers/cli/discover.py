@@ -47,7 +47,8 @@ def discover_groups(
     Each image is moved by its own unknown amount. The search needs about a thousand images, and takes a minute for
     10,000 on one CPU core. A group is printed if a further small motion along it is less visible than along all other
     directions, and if two halves of the images, searched independently, give the same group. With --labels, the images
-    of a subfolder show the same content, as digits do, and a few hundred images are enough.
+    of a subfolder show the same content, as digits do, and a few hundred images are enough. The same command resumes an
+    interrupted search from the .state file beside the picture.
     """
     with console.usage():
         where = find_device(device)
@@ -68,6 +69,7 @@ def discover_groups(
                 examples=examples,
                 seed=seed,
                 progress=loading,
+                state=out.with_suffix(".state"),
             )
     if result.groups:
         _draw(result.groups[0], images[0].cpu(), out)

@@ -28,7 +28,8 @@ class Found:
     explained: float | None
     """Share of the variance within the classes that the group explains, on blurred images; None without labels."""
     ratio: float
-    """Change of the distribution of the images along the group, relative to that along the next direction."""
+    """Change of the distribution of the images along the group, relative to that along the next direction; without
+    labels, visibility of a motion along the group, relative to that along the next direction."""
     agreement: float
     """Cosine, up to sign, between the directions found from two halves of the images independently."""
 

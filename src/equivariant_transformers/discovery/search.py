@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -15,6 +16,7 @@ from equivariant_transformers.discovery.alignment import Fit
 from equivariant_transformers.discovery.families import Family, Polynomial, Projective
 from equivariant_transformers.discovery.images import reduced, tangents
 from equivariant_transformers.discovery.result import Discovery, Found, cosine
+from equivariant_transformers.discovery.steps import Steps
 from equivariant_transformers.discovery.visibility import Visibility
 from equivariant_transformers.geometry.checks import check_dense
 from equivariant_transformers.geometry.resampling import check_images
@@ -30,7 +32,6 @@ _PAIRED = 800  # images whose distribution is compared
 _TRIED = 300  # images that the starting points are tried on
 _STARTS = 4
 _FEWEST = 20
-_RESOLUTION = 0.005  # of the explained share of a motion
 _TASK = "looking for a group"
 
 
@@ -44,6 +45,7 @@ def discover(
     examples: int | None = None,
     seed: int = 0,
     progress: Report | None = None,
+    state: Path | None = None,
 ) -> Discovery:
     r"""Find the one-parameter group $T_\theta$ that moves the images of a data set, each by an unknown theta.
 
@@ -65,6 +67,8 @@ def discover(
         examples: number of images to use, drawn at random; by default 1,000 with labels and 10,000 without.
         seed: random seed for the choice of the images, the networks and the motions.
         progress: callback that receives the current task and its completed fraction.
+        state: file for the finished steps of the search. An interrupted search with the same arguments resumes from it,
+            and returns the same result. The file is removed at the end.
 
     >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
     <torch._C.Generator ...>
@@ -81,8 +85,19 @@ def discover(
     generator = torch.Generator().manual_seed(whole_number("seed", seed, least=0))
     chosen = torch.randperm(len(images), generator=generator)[:examples].to(images.device)
     images, classes = images[chosen], None if classes is None else classes[chosen]
+    steps = Steps(state, (images, classes, family, count, seed), generator)
     if classes is None:
-        return _without_labels(images, space, count, generator, progress)
+        result = _without_labels(images, space, count, generator, steps, progress)
+    else:
+        result = _with_labels(images, classes, space, count, steps, progress)
+    steps.finish()
+    return result
+
+
+def _with_labels(
+    images: Tensor, classes: Tensor, family: Family, count: int, steps: Steps, progress: Report | None
+) -> Discovery:
+    """Return up to `count` groups. Each is removed from the images before the next is sought."""
     found: list[Found] = []
     for number in range(count):
 
@@ -90,37 +105,46 @@ def discover(
             if progress:
                 progress(_TASK, (number + share) / count)
 
-        fit, ratio, agreement = _search(images, classes, space, report)
-        group = space.group(fit.coefficients.double(), "discovered" if count == 1 else f"discovered-{number + 1}")
+        fit, ratio, agreement = _search(images, classes, family, number, steps, report)
+        group = family.group(fit.coefficients.double(), "discovered" if count == 1 else f"discovered-{number + 1}")
         theta = fit.theta[fit.kept].quantile(torch.tensor([0.01, 0.99]).to(fit.theta))
         entry = Found(group, (float(theta[0]), float(theta[1])), 1 - fit.remaining, ratio, agreement)
         if not entry.significant:
             return Discovery(tuple(found), entry)
         found.append(entry)
-        images = space.warp(fit.coefficients, -fit.theta).image(images, padding="border")
+        images = family.warp(fit.coefficients, -fit.theta).image(images, padding="border")
     return Discovery(tuple(found), None)
 
 
 def _without_labels(
-    images: Tensor, family: Family, count: int, generator: torch.Generator, progress: Report | None
+    images: Tensor,
+    family: Family,
+    count: int,
+    generator: torch.Generator,
+    steps: Steps,
+    progress: Report | None,
 ) -> Discovery:
     """Return the least visible directions of motion: as many, up to `count`, as are set apart best from the others."""
-    visibility = Visibility(images, family, generator, lambda share: progress(_TASK, share) if progress else None)
-    values, directions = visibility.directions()
-    values = values.clamp_min(0) + _RESOLUTION
-    ratios = values[:count] / values[1 : count + 1]
-    several = int(ratios.argmin()) + 1
-    ratio, agreement = float(ratios[several - 1]), visibility.agreement(several)
+
+    def report(share: float) -> None:
+        if progress:
+            progress(_TASK, share)
+
+    visibility = Visibility(images, family, generator, steps, report)
+    candidates = [visibility.least(number) for number in range(1, count + 1)]
+    directions, ratio = min(candidates, key=lambda candidate: candidate[1])
+    several = len(directions)
+    agreement = visibility.agreement(several)
     names = ["discovered"] if count == 1 else [f"discovered-{number + 1}" for number in range(several)]
     entries = tuple(
         Found(family.group(direction.double(), name), None, None, ratio, agreement)
-        for name, direction in zip(names, directions, strict=False)
+        for name, direction in zip(names, directions, strict=True)
     )
     return Discovery(entries, None) if entries[0].significant else Discovery((), entries[0])
 
 
 def _search(
-    images: Tensor, labels: Tensor, family: Family, report: Callable[[float], None]
+    images: Tensor, labels: Tensor, family: Family, number: int, steps: Steps, report: Callable[[float], None]
 ) -> tuple[Fit, float, float]:
     """Return the fit to all images, the change of their distribution along it, and the agreement of two halves.
 
@@ -129,16 +153,20 @@ def _search(
     """
     halves = []
     for half in range(2):
-        part, own = images[half::2], labels[half::2]
-        metric, _, directions = _spectrum(part, own, family)
-        start = _best(part, own, family, metric, directions[:_STARTS])
-        report((2 * half + 1) / 5)
-        halves.append(_refined(start, part, own, family, metric))
+
+        def fitted(half: int = half) -> tuple[Any, ...]:
+            part, own = images[half::2], labels[half::2]
+            metric, _, directions = _spectrum(part, own, family)
+            start = _best(part, own, family, metric, directions[:_STARTS])
+            report((2 * half + 1) / 5)
+            return astuple(_refined(start, part, own, family, metric))
+
+        halves.append(Fit(*steps.run(f"group {number}, half {half}", fitted)))
         report((2 * half + 2) / 5)
     first, second = (family.group(fit.coefficients.double(), "half") for fit in halves)
     metric, values, directions = _spectrum(images, labels, family)
     start = min(halves, key=lambda fit: fit.remaining).coefficients
-    fit = _refined(start, images, labels, family, metric)
+    fit = Fit(*steps.run(f"group {number}", lambda: astuple(_refined(start, images, labels, family, metric))))
     report(1.0)
     return fit, invariance.ratio(fit.coefficients, values, directions), abs(cosine(first, second))
 

@@ -3,7 +3,8 @@ r"""Directions along which a further small motion of the images is invisible.
 If images are moved by $T_\theta$ with theta spread over a wide range, then a moved image that is moved a little further
 along the same group resembles any other image of the set. A network is shown each image through a small random warp
 $\exp(\sum_k a_k B_k)$ and predicts $a$. The covariance that it explains on images that it was not trained on is nearly
-zero along the hidden group, and only there.
+zero along the hidden group, and only there. At the ends of the range of theta, a motion along the group is visible. The
+images there have little weight.
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ from torch import Tensor, nn
 
 from equivariant_transformers.discovery.families import Family
 from equivariant_transformers.discovery.images import STEP, blurred
+from equivariant_transformers.discovery.steps import Steps
 from equivariant_transformers.geometry.warp import Warp
 
 _SIDE, _BLUR = 24, 2.0  # of the images that the network reads; the blur hides the pixel grid
 _VIEW = 0.8  # part of the image that is shown, so that the border does not reveal the motion
-_SIZE = 0.02  # of the random motion along each direction, in half widths of a translation
+_SIZE = 0.03  # of the random motion along each direction, in half widths of a translation
 _BATCH = 128
-_MOTIONS = 4  # random motions of each image in the measurement
+_MOTIONS = 8  # pairs of opposite motions of each image in the measurement
+_READ = 0.2  # prediction along the group, in sizes of the motion, from which an image has little weight
+_ROUNDS = 8  # of the weights and the directions
+_RESOLUTION = 0.005  # of the visibility of a direction
 _COMPARED = 400  # images that the inner product of generators is computed from
 _RATE, _DECAY = 2e-3, 0.02
 
@@ -33,11 +38,17 @@ class Visibility:
         images: images `(B, C, H, W)`.
         family: family of generators.
         generator: random number generator on the CPU.
+        steps: finished steps of the search.
         report: callback that receives the completed fraction.
     """
 
     def __init__(
-        self, images: Tensor, family: Family, generator: torch.Generator, report: Callable[[float], None]
+        self,
+        images: Tensor,
+        family: Family,
+        generator: torch.Generator,
+        steps: Steps,
+        report: Callable[[float], None],
     ) -> None:
         images = images - images.mean((0, 2, 3), keepdim=True)
         images = images / images.std()
@@ -48,22 +59,29 @@ class Visibility:
         halves = []
         for half in range(2):
 
-            def share(fraction: float, half: int = half) -> None:
-                report((half + fraction) / 2)
+            def measured(half: int = half) -> tuple[Tensor, Tensor]:
+                network = self._trained(parts[half], family, generator, lambda done: report((half + done) / 2))
+                return self._measured(network, parts[1 - half], family, generator)
 
-            network = self._trained(parts[half], family, generator, share)
-            halves.append(self._explained(network, parts[1 - half], family, generator))
-        self.halves = torch.stack(halves)
-        """Explained covariance `(2, k, k)`, as a share of the covariance of the motion, measured on each half."""
+            halves.append(steps.run(f"half {half}", measured))
+            report((half + 1) / 2)
+        self.halves = halves
+        """Predicted and true motions `(N, k)` of the images of each half, which its network was not trained on."""
 
-    def directions(self) -> tuple[Tensor, Tensor]:
-        """Return the stationary values `(k,)` of the explained share, least first, and their coefficients `(k, k)`."""
-        values, vectors = torch.linalg.eigh(self.halves.mean(0))
-        return values, (self.whiten @ vectors).T
+    def least(self, count: int) -> tuple[Tensor, float]:
+        """Return the coefficients `(count, k)` of the least visible directions, and their relative visibility.
+
+        The visibility of a direction is the median over the images of the squared prediction along it. It is divided by
+        the visibility of the next direction.
+        """
+        predicted, motion = (torch.cat(both) for both in zip(*self.halves, strict=True))
+        vectors = least_visible(predicted, motion, count)
+        seen = (predicted @ vectors).square().median(0).values + _RESOLUTION
+        return (self.whiten @ vectors[:, :count]).T, float(seen[:count].max() / seen[count:].min())
 
     def agreement(self, count: int) -> float:
         """Return the smallest cosine between the spaces of the `count` least visible directions of the two halves."""
-        first, second = (torch.linalg.eigh(half)[1][:, :count] for half in self.halves)
+        first, second = (least_visible(*half, count)[:, :count] for half in self.halves)
         return float(torch.linalg.svdvals(first.T @ second).min())
 
     def _metric(self, images: Tensor, family: Family) -> Tensor:
@@ -98,18 +116,49 @@ class Visibility:
                 report((step + 1) / steps)
         return network.eval()
 
-    def _explained(self, network: nn.Module, images: Tensor, family: Family, generator: torch.Generator) -> Tensor:
-        """Return the covariance `(k, k)` of random motions that the predictions of `network` explain."""
-        total = images.new_zeros(family.dimension, family.dimension)
+    def _measured(
+        self, network: nn.Module, images: Tensor, family: Family, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Return predicted and true motions `(N, k)`.
+
+        The motions of each image are opposite pairs along perpendicular directions, so that chance correlations between
+        them cancel.
+        """
+        size = family.dimension
+        predicted, motions = [], []
         for part in torch.split(images, 512):
-            for _ in range(_MOTIONS):
-                motion = torch.randn(len(part), family.dimension, generator=generator).to(images)
-                predicted = network(self._moved(part, family, motion))
-                total += predicted.T @ motion + motion.T @ predicted - predicted.T @ predicted
-        return total / (_MOTIONS * len(images))
+            frames = torch.linalg.qr(torch.randn(len(part), size, size, generator=generator))[0]
+            for motion in (size**0.5 * frames.to(images)).unbind(-1)[:_MOTIONS]:
+                for sign in (1, -1):
+                    predicted.append(network(self._moved(part, family, sign * motion)))
+                    motions.append(sign * motion)
+        return torch.cat(predicted), torch.cat(motions)
 
     def _moved(self, images: Tensor, family: Family, motion: Tensor) -> Tensor:
         return _shown(images, family, _SIZE * motion @ self.whiten.T)
+
+
+def least_visible(predicted: Tensor, motion: Tensor, count: int) -> Tensor:
+    """Return the eigenvectors `(k, k)` of the explained covariance, least visible first.
+
+    Images whose motion along the first `count` directions is predicted to be large have little weight. These are the
+    images at the ends of the range of theta. A motion that is invisible remains so under any weights that depend on the
+    moved images alone.
+
+    Args:
+        predicted: predicted motions `(N, k)`.
+        motion: true motions `(N, k)`.
+        count: dimension of the group.
+    """
+    weights = predicted.new_ones(len(predicted), 1)
+    vectors = torch.eye(predicted.shape[1]).to(predicted)
+    for _ in range(_ROUNDS):
+        weighted = weights / weights.sum() * predicted
+        cross = weighted.T @ motion
+        vectors = torch.linalg.eigh(cross + cross.T - weighted.T @ predicted)[1]
+        along = (predicted @ vectors[:, :count]).square().sum(1, keepdim=True)
+        weights = (1 + along / _READ**2) ** -2
+    return vectors
 
 
 def _shown(images: Tensor, family: Family, coefficients: Tensor) -> Tensor:
@@ -124,7 +173,7 @@ def _shown(images: Tensor, family: Family, coefficients: Tensor) -> Tensor:
 def _network(images: Tensor, outputs: int) -> nn.Module:
     layers: list[nn.Module] = []
     channels = images.shape[1]
-    for width, size in ((24, 5), (48, 3), (64, 3)):
+    for width, size in ((16, 5), (32, 3), (64, 3)):
         layers += [nn.Conv2d(channels, width, size, 2, size // 2, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
         channels = width
     return nn.Sequential(

@@ -134,7 +134,7 @@ def _spectrum(a: Array, scale: float) -> list[tuple[complex, list[Array]]]:
     """Return each eigenvalue l with matrices C_0, C_1, ...: exp(ta) is the sum of t^p / p! e^(tl) C_p over l and p."""
     identity = np.eye(3, dtype=np.complex128)
     clusters: list[list[complex]] = []
-    for value in map(complex, eigenvalues(a)):
+    for value in map(complex, eigenvalues(a.real)):  # of real matrices, conjugates are exact
         home = next((c for c in clusters if any(abs(value - other) < _SAME_EIGENVALUE * scale for other in c)), None)
         if home is None:
             clusters.append([value])
