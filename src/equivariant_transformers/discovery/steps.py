@@ -35,7 +35,7 @@ class Steps:
                 saved = torch.load(path, weights_only=True)
             except (pickle.UnpicklingError, RuntimeError, EOFError):
                 saved = {}
-            if saved.get("key") == self.saved["key"]:
+            if isinstance(saved, dict) and saved.get("key") == self.saved["key"]:
                 self.saved = saved
 
     def run(self, name: str, compute: Callable[[], T]) -> T:
