@@ -158,8 +158,7 @@ def say_calibration(config: Config, factors: Sequence[float]) -> None:
     elif any(factor != 1 for factor in factors):
         scaled = ", ".join(f"{factor:.2f}" for factor in factors)
         console.say(
-            f"evidence of the layers times {scaled}: undoes most poses and moves at most {MOVED:.0%} of the upright "
-            "validation images"
+            f"evidence of the layers times {scaled}, chosen on upright validation images to move at most {MOVED:.0%}"
         )
 
 

@@ -24,11 +24,11 @@ from equivariant_transformers.limits import MOST_SIDE
 from equivariant_transformers.nn.canonicalization import Canonicalization
 from equivariant_transformers.nn.canonicalizer import Canonicalizer
 from equivariant_transformers.text import visible
-from equivariant_transformers.training.job import find_device
+from equivariant_transformers.training.job import evaluation_batch, find_device
 
 _UNSAFE = frozenset('/\\:*?"<>|')
 _MANY = 100  # files from which on progress is shown
-_BATCH = 32  # predictions that are made at the same time
+_BATCH = 32  # files that are read at the same time, at most
 _LONGEST_NAME = 200  # bytes; most systems allow 255 including the extension
 
 
@@ -66,7 +66,7 @@ def predict_images(
         )
     files = [file for path in images for file in _files(path)]
     found: list[dict[str, Any]] = []
-    interrupted, size = False, _batch_size(reader)
+    interrupted, size = False, _batch_size(reader, where)
     try:
         with console.loading() if len(files) >= _MANY else nullcontext(lambda *_: None) as progress:
             for start in range(0, len(files), size):
@@ -140,9 +140,9 @@ def _find(model: str, tta: int | None, poses: int, network: str | None, device: 
     return models.load(model, tta, poses=poses, network=network).to(device)
 
 
-def _batch_size(reader: Classifier | _Alone) -> int:
+def _batch_size(reader: Classifier | _Alone, device: torch.device) -> int:
     """Return the number of files to read at the same time. A canonicalizer takes pictures of different sizes."""
-    return max(1, _BATCH // (reader.tta * reader.poses)) if isinstance(reader, Classifier) else 1
+    return min(_BATCH, evaluation_batch(device, reader.tta)) if isinstance(reader, Classifier) else 1
 
 
 def _files(path: Path) -> list[_File]:

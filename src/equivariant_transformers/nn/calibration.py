@@ -93,14 +93,13 @@ def count_wrong(canonicalizer: Canonicalizer, images: Tensor) -> Tensor:
 def _shifted(chart: Chart, evidence: Tensor, fraction: float) -> tuple[Tensor, Tensor]:
     """Return `evidence` for content that is shifted along the pose axes, and the poses `(B, k)` of this content."""
     poses = []
-    for axis, wraps in enumerate(chart.periodic[: len(chart.groups)]):
-        samples = evidence.shape[-1 - axis]
+    for axis, (positions, wraps) in enumerate(zip(chart.axes()[: len(chart.groups)], chart.periodic, strict=False)):
+        samples = len(positions)
         shift = round(fraction * samples / (2 if wraps else 4))
         places = torch.arange(samples, device=evidence.device) - shift
         places = places % samples if wraps else places.clamp(0, samples - 1)
         evidence = evidence.index_select(-1 - axis, places)
-        low, high = chart.ranges[axis]
-        poses.append(-shift * (high - low) / (samples if wraps else samples - 1))
+        poses.append(shift * float(positions[0] - positions[1]))
     return evidence, evidence.new_tensor(poses).expand(len(evidence), -1)
 
 
